@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "mezzo/text/io/error_message.h"
+#include "text/checkpoint/checkpoint_format.h"
 #include "text/machine/machine_memory.h"
 
 namespace mezzo::text {
@@ -90,8 +91,7 @@ void RunKeeper::end_if_failed() {
   });
 }
 
-std::string RunKeeper::save_model(const ModelConfig& config,
-                                  const std::vector<std::pair<std::string, at::Tensor>>& weights) {
+std::string RunKeeper::save_model(const ModelConfig& config, const NamedTensors& weights) {
   finish_saving(/*goes_on=*/true);
   std::string hash;
   put_out([&](RunOutput& output) {
@@ -144,8 +144,8 @@ void RunKeeper::save_in_between() {
 /// The kernel gives memory that it does not have, and ends the program that uses it.
 bool RunKeeper::has_room_for_a_copy(const Checkpoint& checkpoint) const {
   int64_t bytes = 0;
-  for (const auto* tensors : {&checkpoint.weights, &checkpoint.optimizer}) {
-    for (const auto& [name, tensor] : *tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& file : checkpoint_format::kTensorFiles) {
+    for (const auto& [name, tensor] : checkpoint.*file.tensors) bytes += static_cast<int64_t>(tensor.nbytes());
   }
   try {
     return bytes + bytes / 4 < machine_memory(at::kCPU).available;

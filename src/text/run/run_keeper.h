@@ -72,7 +72,7 @@ class RunKeeper {
 
   /// The weights become the run's model. Returns the hash of their file; of none on the other
   /// ranks, or where the checkpoint to come is to have the best model that is there.
-  std::string save_model(const ModelConfig& config, const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  std::string save_model(const ModelConfig& config, const NamedTensors& weights);
 
   /// Within put_out(): while a run goes on, the best weights lie in a file alone; puts it
   /// back where it is damaged.

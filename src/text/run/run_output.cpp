@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -17,11 +18,13 @@
 
 #include "kernels/describe_device.h"
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/run/environment.h"
+#include "text/run/run_identity.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -83,12 +86,6 @@ std::string period(std::time_t begin, std::time_t end) {
   return first + (first == last ? "" : " to " + (same_day ? last.substr(last.find(' ') + 1) : last)) + " UTC";
 }
 
-ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& plan, int64_t resumed_step) {
-  ProgressBar::Options options{.label = "train", .total = plan.total_steps, .initial = resumed_step};
-  options.style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto;
-  return options;
-}
-
 /// Of the texts that the model was measured on at last: nullopt where they are not known.
 std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& setup) {
   const bool is_test = !setup.test.ids.empty();
@@ -138,7 +135,16 @@ RunOutput::RunOutput(const TrainConfig& config,
   const fs::path metrics = config.output / "metrics.jsonl";
   const bool has_records = resumed && fs::exists(metrics);
   if (has_records) {
-    read_run_records(metrics);  // where that fails, nothing has changed yet
+    const RunRecords records = read_run_records(metrics);  // if that fails, nothing has changed yet
+    for (const StepRecord& record : records.steps) {
+      if (record.step <= resumed->step) watch_.step(record);
+    }
+    for (const EvalRecord& record : records.evals) {
+      if (record.step <= resumed->last_eval_step) watch_.eval(record);
+    }
+    std::ranges::copy_if(records.warnings, std::back_inserter(warnings_), [&](const WarningRecord& warning) {
+      return warning.step > 0 && warning.step <= resumed->step;
+    });
   }
   // Before any other file is made or cut: it says whose folder this is, and
   // that the run has not ended.
@@ -201,7 +207,9 @@ void RunOutput::begin(const RunPlan& plan,
     note(fmt::format("no checkpoint in {}, starting anew{}", (config.output / "checkpoints").string(),
                      kept.empty() ? "" : "; what was there is kept in " + kept));
   }
-  progress_.emplace(progress_options(config, plan, resumed ? resumed->step : 0));
+  progress_.emplace(ProgressBar::Options{.total = plan.total_steps,
+                                         .initial = resumed ? resumed->step : 0,
+                                         .style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto});
 }
 
 void RunOutput::step(const StepRecord& record) {
@@ -216,9 +224,14 @@ void RunOutput::step(const StepRecord& record) {
   board_->add_scalar("train/loss_scale", record.loss_scale, record.step);
   board_->add_scalar("train/samples_per_second", static_cast<double>(record.samples) / record.seconds, record.step);
 
-  const double rate = static_cast<double>(record.samples) / record.seconds;
-  smoothed_rate_ = smoothed_rate_ == 0 ? rate : 0.9 * smoothed_rate_ + 0.1 * rate;
-  std::string text = fmt::format("loss {}  {:.1f} samples/s", fixed(record.loss, 3), smoothed_rate_);
+  const auto smooth = [](double& average, double value) { average += (average == 0 ? 1 : 0.1) * (value - average); };
+  smooth(smoothed_rate_, static_cast<double>(record.samples) / record.seconds);
+  if (std::isfinite(record.loss)) smooth(smoothed_loss_, record.loss);
+  std::string text = fmt::format("loss {}", fixed(std::isfinite(record.loss) ? smoothed_loss_ : record.loss, 3));
+  if (best_) {
+    text += fmt::format("  best {}", fixed(std::isnan(best_->value) ? best_->loss : best_->value, 3));
+  }
+  text += fmt::format("  epoch {:.1f}  lr {:.2g}  {:.1f} samples/s", record.epoch, record.lr, smoothed_rate_);
   if (setup_.precision == Precision::kFloat16) {
     text += fmt::format("  scale {:g}", record.loss_scale);
   }
@@ -226,10 +239,12 @@ void RunOutput::step(const StepRecord& record) {
     text += "  skipped";
   }
   progress_->update(record.step, text);
+  if (const auto warning = watch_.step(record)) tell(*warning);
 }
 
 void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
+  watch_.eval(record);
   const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
   board_->add_scalar(tag + "/loss", record.loss, record.step);
   std::string metrics;
@@ -247,6 +262,12 @@ void RunOutput::eval(const EvalRecord& record) {
     note(fmt::format("warning: step {}: {} is not defined for these predictions, so the dev loss decides", record.step,
                      setup_.task->metrics().front().title));
   }
+}
+
+void RunOutput::tell(const WarningRecord& warning) {
+  metrics_->append(warning);
+  warnings_.push_back(warning);
+  note("warning: " + warning.text);
 }
 
 void RunOutput::best(const BestModel& model) { best_ = model; }
@@ -293,8 +314,7 @@ void RunOutput::communication(const CommunicationRecord& record) {
   note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
 }
 
-std::string RunOutput::save_model(const ModelConfig& model,
-                                  const std::vector<std::pair<std::string, at::Tensor>>& weights) {
+std::string RunOutput::save_model(const ModelConfig& model, const NamedTensors& weights) {
   return save_pretrained(model, weights, config_.output);
 }
 
@@ -339,6 +359,7 @@ void RunOutput::write_ending(const std::string& status,
 }
 
 void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& evaluation, const std::string& split) {
+  for (const WarningRecord& warning : watch_.end(record.best_step)) tell(warning);
   metrics_->append(record);
   const std::string evaluated = split + ", " + kept_model(record.steps);
   const std::string notice =
@@ -403,6 +424,7 @@ void RunOutput::write_report(const std::string& notice,
   input.steps = std::move(records.steps);
   input.evals = std::move(records.evals);
   input.diagnoses = std::move(records.diagnoses);
+  input.warnings = warnings_;
   input.end = records.end;
   if (best_) {
     input.best_step = best_->step;
@@ -453,6 +475,9 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"environment", to_json_object(environment_of(setup_))},
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
+  json["warnings"] = Json::array();
+  for (const WarningRecord& warning : warnings_)
+    json["warnings"].push_back({{"kind", warning.kind}, {"text", warning.text}});
   if (!error.empty()) {
     json["error"] = error;
   }

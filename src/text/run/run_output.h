@@ -12,6 +12,7 @@
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/progress_bar.h"
 #include "text/records/findings.h"
+#include "text/records/run_warnings.h"
 #include "text/run/run_folder.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
@@ -41,7 +42,7 @@ class RunOutput {
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
   /// Saves the weights as the run's model. Returns the hash of their file.
-  std::string save_model(const ModelConfig& model, const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  std::string save_model(const ModelConfig& model, const NamedTensors& weights);
   /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is
   /// to have those of its steps.
   void flush() { metrics_->flush(); }
@@ -64,6 +65,7 @@ class RunOutput {
  private:
   /// What is written and said before the first step.
   void begin(const RunPlan& plan, RunFolder& folder, const std::optional<Checkpoint>& resumed, bool has_records);
+  void tell(const WarningRecord& warning);
   /// The skipped steps that were only counted.
   void tell_of_repeats();
   /// "model of step 150"
@@ -84,11 +86,13 @@ class RunOutput {
   const std::time_t started_ = std::time(nullptr);
   std::optional<BestModel> best_;
   std::map<std::string, Finding> findings_;  // the last ones printed, by kind
+  RunWarnings watch_;
+  std::vector<WarningRecord> warnings_;  // told so far
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> board_;
   std::optional<ProgressBar> progress_;
   std::string summary_;
-  double smoothed_rate_ = 0;  // samples per second, over the last steps
+  double smoothed_rate_ = 0, smoothed_loss_ = 0;  // samples per second and loss of the last steps; 0: none yet
 };
 
 }  // namespace mezzo::text

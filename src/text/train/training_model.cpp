@@ -44,27 +44,13 @@ TrainingModel::TrainingModel(const TrainConfig& config,
   }
 }
 
-namespace {
-
-constexpr std::string_view kAverage = "average.", kKept = "kept.";  // before a weight's name
-
-}  // namespace
-
 void TrainingModel::load_state(const Checkpoint& checkpoint) {
-  std::map<std::string, at::Tensor> state, averages;
-  for (const auto& [name, tensor] : checkpoint.optimizer) {
-    if (name.starts_with(kAverage)) {
-      averages.emplace(name.substr(kAverage.size()), tensor);
-    } else if (name.starts_with(kKept)) {
-      kept_.emplace(name.substr(kKept.size()), tensor.clone());
-    } else {
-      state.emplace(name, tensor);
-    }
-  }
+  const std::map<std::string, at::Tensor> state(checkpoint.optimizer.begin(), checkpoint.optimizer.end());
   sharded_ ? sharded_->load_state_dict(state) : whole_->load_state_dict(state);
   if (average_) {
-    average_->load(averages, checkpoint.steps_taken);
+    average_->load({checkpoint.average.begin(), checkpoint.average.end()}, checkpoint.steps_taken);
   }
+  for (const auto& [name, tensor] : checkpoint.best_adapter) best_adapter_.emplace(name, tensor.clone());
 }
 
 /// Where optimizer states are sharded, masters are too.
@@ -98,19 +84,34 @@ std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
   return ddp_ ? std::make_unique<distributed::NoSyncGuard>(*ddp_) : nullptr;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
-  return complete(average_ ? average_->weights() : std::map<std::string, at::Tensor>());
-}
-
-std::vector<std::pair<std::string, at::Tensor>> TrainingModel::kept_weights() {
+NamedTensors TrainingModel::kept_weights() {
   if (is_adapter_) {
     return merge_lora(*model_);
   }
   return complete(average_ ? average_->averages() : std::map<std::string, at::Tensor>());
 }
 
+void TrainingModel::save(Checkpoint& checkpoint) {
+  const auto weights = complete(average_ ? average_->weights() : std::map<std::string, at::Tensor>());
+  const auto state = sharded_ ? sharded_->state_dict() : whole_->state_dict();
+  checkpoint.weights = weights_aside_.empty() ? weights : weights_aside_;
+  checkpoint.optimizer.assign(state.begin(), state.end());
+  if (average_) {
+    const auto averages = average_->averages();
+    checkpoint.average.assign(averages.begin(), averages.end());
+  }
+  checkpoint.best_adapter.assign(best_adapter_.begin(), best_adapter_.end());
+}
+
+void TrainingModel::set_weights_aside() {
+  Checkpoint now;
+  save(now);
+  if (!ranks_.is_main()) return;
+  for (const auto& [name, tensor] : now.weights) weights_aside_.emplace_back(name, tensor.clone());
+}
+
 /// Adds the model's own weights to those that are there already.
-std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
+NamedTensors TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
   if (sharded_) {
     by_name.merge(sharded_->weights());
   }
@@ -120,7 +121,7 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map
   if (masters_) {
     by_name.merge(masters_->state_dict());  // of those that are frozen
   }
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  NamedTensors tensors;
   for (const auto& item : model_->named_parameters()) {
     if (!is_adapter_ || item.value().requires_grad()) {
       tensors.emplace_back(item.key(), by_name.at(item.key()));
@@ -129,29 +130,16 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map
   return tensors;
 }
 
-std::map<std::string, at::Tensor> TrainingModel::optimizer_state() {
-  auto state = sharded_ ? sharded_->state_dict() : whole_->state_dict();
-  if (average_) {
-    for (const auto& [name, tensor] : average_->averages()) {
-      state.emplace(std::string(kAverage) + name, tensor);
-    }
-  }
-  for (const auto& [name, tensor] : kept_) {
-    state.emplace(std::string(kKept) + name, tensor);
-  }
-  return state;
-}
-
 void TrainingModel::keep_adapter() {
   for (const NamedParameter& parameter : parameters_) {
-    kept_[parameter.name] = parameter.tensor.detach().clone();
+    if (is_adapter_) best_adapter_[parameter.name] = parameter.tensor.detach().clone();
   }
 }
 
-void TrainingModel::restore_kept_adapter() {
+void TrainingModel::restore_best_adapter() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& parameter : parameters_) {
-    parameter.tensor.copy_(kept_.at(parameter.name));
+    parameter.tensor.copy_(best_adapter_.at(parameter.name));
   }
 }
 
