@@ -25,17 +25,10 @@ struct ExportFlags {
 
 /// What an answer is made of logits by, which the graph itself does not say.
 std::map<std::string, std::string> metadata_of(const text::ModelConfig& config, int64_t max_length) {
-  std::map<std::string, std::string> metadata = {{"model_type", std::string(config.model_type())},
-                                                 {"problem_type", config.problem_type},
-                                                 {"labels", Json(config.label_names).dump()},
-                                                 {"max_length", std::to_string(max_length)}};
-  if (config.softmax_temperature != 1) {
-    metadata["softmax_temperature"] = fmt::format("{}", config.softmax_temperature);
-  }
-  if (!config.label_thresholds.empty()) {
-    metadata["label_thresholds"] = Json(config.label_thresholds).dump();
-  }
-  return metadata;
+  return {{"model_type", std::string(config.model_type())},
+          {"problem_type", config.problem_type},
+          {"labels", Json(config.label_names).dump()},
+          {"max_length", std::to_string(max_length)}};
 }
 
 int run_export(const ExportFlags& flags) {

@@ -258,6 +258,26 @@ LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& f
               });
 }
 
+void rescale_outputs(const OutputScaling& scaling, std::string_view layer, std::map<std::string, at::Tensor> tensors) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& weight = tensors.at(fmt::format("{}.weight", layer));
+  at::Tensor& bias = tensors.at(fmt::format("{}.bias", layer));
+  weight.copy_(weight.to(at::kDouble) * scaling.factor);
+  const at::Tensor scaled = bias.to(at::kDouble) * scaling.factor;
+  bias.copy_(scaling.shift.defined() ? scaled + scaling.shift.to(bias.device()) : scaled);
+}
+
+std::string rescale_outputs(const OutputScaling& scaling, std::string_view layer, const std::filesystem::path& folder) {
+  const SafetensorsReader file(folder / kWeightsFile);
+  std::map<std::string, at::Tensor> tensors;
+  for (const std::string& name : file.names()) {
+    const at::Tensor tensor = file.tensor(name);
+    tensors.emplace(name, name.starts_with(layer) ? tensor.clone() : tensor);
+  }
+  rescale_outputs(scaling, layer, tensors);
+  return save_safetensors(folder / kWeightsFile, {tensors.begin(), tensors.end()}, file.metadata());
+}
+
 std::string save_pretrained(const ModelConfig& config,
                             const std::vector<std::pair<std::string, at::Tensor>>& weights,
                             const std::filesystem::path& folder) {

@@ -481,8 +481,8 @@ class Trainer {
     return outputs;
   }
 
-  /// Fits to the model that is kept what the task leaves to be fitted, on dev. Returns false when it was stopped.
-  bool tune_task() {
+  /// Fits the outputs of the model that is kept to dev, in the model alone. Returns false when it was stopped.
+  bool tune_outputs() {
     if (setup_.dev.ids.empty() || !setup_.task->is_tunable()) {
       return true;
     }
@@ -490,15 +490,26 @@ class Trainer {
     if (!outputs.defined()) {
       return false;
     }
-    setup_.task = setup_.task->tuned(outputs, setup_.dev.targets);
-    keeper_.put_out([&](RunOutput& output) {
-      output.note(setup_.task->tuning());
-      const auto file = config_.output / "config.json";
-      const auto config = ModelConfig::from_file(file);
-      setup_.task->describe(*config);
-      config->save(file);
-    });
+    tuning_ = setup_.task->tune(outputs, setup_.dev.targets);
+    std::map<std::string, at::Tensor> parameters;
+    for (const auto& item : setup_.model->named_parameters()) parameters.emplace(item.key(), item.value());
+    for (auto& [name, tensor] : parameters) {
+      if (name.starts_with(setup_.model->output_layer())) untuned_.emplace_back(tensor, tensor.detach().clone());
+    }
+    rescale_outputs(tuning_->scaling, setup_.model->output_layer(), parameters);
+    keeper_.put_out([&](RunOutput& output) { output.note(tuning_->note); });
     return true;
+  }
+
+  /// Does to the files of the model what tune_outputs() did to the model. Until then a checkpoint can copy them.
+  void save_tuned() {
+    if (!tuning_) return;
+    keeper_.put_out([&](RunOutput&) {
+      rescale_outputs(tuning_->scaling, setup_.model->output_layer(), config_.output);
+      if (model_->is_adapter()) {
+        rescale_outputs(tuning_->scaling, setup_.model->output_layer(), model_->kept_adapter());
+      }
+    });
   }
 
   TrainResult finish() {
@@ -509,15 +520,18 @@ class Trainer {
     std::optional<Evaluation> evaluation;
     if (has_test || !setup_.dev.ids.empty()) {
       const int64_t step = counters_.best ? counters_.best->step : counters_.step;
-      if (tune_task()) {
+      if (tune_outputs()) {
         evaluation = evaluate({.step = step, .split = has_test ? "test" : "dev", .is_final = true},
                               has_test ? setup_.test : setup_.dev);
       }
       if (!evaluation) {
         keeper_.end_if_failed();
+        const at::NoGradGuard no_grad;
+        for (auto& [tensor, before] : untuned_) tensor.copy_(before);
         keeper_.save_where_missing(counters_.step);  // one that a longer run goes on from is of before the evaluation
         return stopped();
       }
+      save_tuned();
     }
     TrainResult result{.finished = true,
                        .saves_failed = ranks_.any(!keeper_.failed_saves().empty()),
@@ -670,7 +684,10 @@ class Trainer {
   std::unique_ptr<ReduceLROnPlateau> metric_scheduler_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();
-  Checkpoint counters_;                                           // its tensors stay empty
+  Checkpoint counters_;           // its tensors stay empty
+  std::optional<Tuning> tuning_;  // of the model that is kept
+  std::vector<std::pair<at::Tensor, at::Tensor>>
+      untuned_;  // parameters that tuning_ has changed, and their values before
   std::vector<std::pair<std::string, at::Tensor>> last_weights_;  // of the main rank, once the model has the best ones
   int64_t skips_in_a_row_ = 0;
   at::Tensor lr_;  // of the step to queue: 0-dim, float64, on the model's device

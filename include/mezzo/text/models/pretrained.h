@@ -56,6 +56,16 @@ LoadedWeights map_pretrained(ModelForTask& model,
                              uint64_t seed = 0,
                              bool new_head = false);
 
+/// Changes the weight and bias of the last layer in place, so that the model's outputs are scaled.
+/// @param layer  ModelForTask::output_layer()
+/// @param tensors  of the model by name; those of other layers may be missing
+/// @throws std::out_of_range  if the layer's are missing
+void rescale_outputs(const OutputScaling& scaling, std::string_view layer, std::map<std::string, at::Tensor> tensors);
+
+/// Does that to the model that save_pretrained() wrote into `folder`.
+/// @return as save_pretrained()
+std::string rescale_outputs(const OutputScaling& scaling, std::string_view layer, const std::filesystem::path& folder);
+
 /// Writes config.json and model.safetensors (float32) into `folder`, which is made if need be;
 /// transformers' `from_pretrained` loads them. Each file is replaced atomically.
 /// @param weights  every parameter of the model by name, on any device
