@@ -67,7 +67,7 @@ Run add_export(CLI::App& app) {
   auto flags = std::make_shared<ExportFlags>();
   flags->model.precision = "fp32";
   flags->model.device = "cpu";
-  app.add_option("--model", flags->model.model, "folder of a trained classifier")->required();
+  app.add_option("--model", flags->model.model, kModelHelp)->required();
   app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required();
   app.add_option("--precision", flags->model.precision, "fp32 or fp16: of weights, and of what is computed with them")
       ->capture_default_str();
@@ -84,6 +84,7 @@ Run add_export(CLI::App& app) {
     if (flags->onnx.extension() != ".onnx") {
       throw UsageError(fmt::format("--onnx is '{}', expected a file named .onnx", flags->onnx.string()));
     }
+    flags->model.model = find_model(flags->model.model);
     return run_export(*flags);
   };
 }

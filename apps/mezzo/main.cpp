@@ -19,9 +19,11 @@
 #include "commands.h"
 #include "config_file.h"
 #include "mezzo/memory/cpu_memory_pool.h"
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/version.h"
+#include "stop_signal.h"
 
 namespace {
 
@@ -98,6 +100,9 @@ int run(int argc, char** argv) {
   } catch (const UsageError& error) {
     say(who, mezzo::app::place_in_config_file({argv + 1, argv + argc}, error.what()) + error.what());
     return kWrongUsage;
+  } catch (const mezzo::text::DownloadStopped& error) {
+    say(who, error.what());
+    return 128 + mezzo::app::stop_signal();
   } catch (const std::bad_alloc&) {
     say(who, "this machine has no memory left, or the limit that was set for this process is reached");
   } catch (const std::exception& error) {

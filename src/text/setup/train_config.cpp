@@ -13,6 +13,7 @@
 
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/data/batching.h"
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/setup/settings.h"
 #include "text/models/problem_types.h"
 #include "text/setup/run_files.h"
@@ -60,7 +61,7 @@ template <class T>
 std::string to_text(const Setting&, const T& value) {
   return fmt::format("{}", value);
 }
-std::string to_text(const Setting&, const std::filesystem::path& value) { return value.string(); }
+std::string to_text(const Setting&, const std::filesystem::path& value) { return hub_name(value); }
 std::string to_text(const Setting&, const std::vector<std::filesystem::path>& values) {
   std::vector<std::string> names;
   std::ranges::transform(values, std::back_inserter(names), [](const auto& path) { return path.string(); });
@@ -115,10 +116,10 @@ void check_schedule(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!by_metric || config.warmup_ratio == 0, "--schedule ", config.schedule,
                     " has no warmup; leave --warmup-ratio out");
   constexpr double kRounding = 1e-9;
-  TORCH_CHECK_VALUE(config.schedule != "warmup_stable_decay" ||
-                        config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
-                    "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
-                    ": together they are more than all steps; make them at most 1");
+  TORCH_CHECK_VALUE(
+      config.schedule != "warmup_stable_decay" || config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
+      "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
+      ": together they are more than all steps; make them at most 1");
 }
 
 /// By device and inode, so that links do not hide it.

@@ -81,7 +81,10 @@ void visit_settings(Config& config, Visit&& visit) {
   constexpr double kSmallestScale = 1e-30;  // its reciprocal is a float32 too
 
   constexpr std::string_view kData = "Data";
-  visit(Setting(kData, "model", "Hugging Face folder to start from").changes_no_numbers(), config.model);
+  visit(Setting(kData, "model",
+                "folder of a model to start from, or its name on the Hugging Face Hub: NAME, ORG/NAME, NAME@REVISION")
+            .changes_no_numbers(),
+        config.model);
   visit(Setting(kData, "model-config", "config.json of a model with fresh weights").changes_no_numbers(),
         config.model_config);
   visit(Setting(kData, "vocab", "vocab.txt, with --model-config").changes_no_numbers(), config.vocab);
