@@ -152,6 +152,7 @@ Run add_check_int8(CLI::App& app) {
     if (!(flags->max_loss >= 0 && flags->max_loss <= 100)) {
       throw UsageError(fmt::format("--max-loss is {}, expected a number from 0 to 100", flags->max_loss));
     }
+    flags->model.model = find_model(flags->model.model);
     return run_check_int8(*flags);
   };
 }

@@ -32,23 +32,9 @@ struct CompareFlags {
   bool json = false;
 };
 
-/// A model's outputs as they would be with 0.5 for every threshold, to the same labels: what is exchanged between
-/// models must mean the same.
-at::Tensor plain_outputs(const at::Tensor& outputs, const text::ModelConfig& config) {
-  if (config.label_thresholds.empty()) return outputs;
-  const auto x = outputs.to(at::kDouble), thresholds = at::tensor(config.label_thresholds, at::kDouble);
-  constexpr double kLeast = 1e-12;
-  const auto inside = thresholds.clamp(kLeast, 1 - kLeast);
-  const auto beyond = x - at::log(inside / (1 - inside));
-  const auto is_given = at::sigmoid(x).ge(thresholds);
-  constexpr double kJustNot = -1e-6;
-  return at::where(is_given, beyond.clamp_min(0), beyond.clamp_max(kJustNot)).to(at::kFloat);
-}
-
-/// A run's model, and the task that it was trained for without what was fitted to the model.
+/// A run's model, and the task that it was trained for.
 struct Candidate {
   std::filesystem::path folder;
-  std::unique_ptr<text::ModelConfig> config;
   std::shared_ptr<const text::Task> task;
 };
 
@@ -58,11 +44,7 @@ Candidate candidate(const std::filesystem::path& folder) {
     throw std::runtime_error(fmt::format(
         "{}: has no model.safetensors: the run has kept no model yet; leave it out, or --data", folder.string()));
   }
-  auto config = text::ModelConfig::from_file(folder / "config.json"),
-       plain = text::ModelConfig::from_file(folder / "config.json");
-  plain->softmax_temperature = 1;
-  plain->label_thresholds.clear();
-  return {folder, std::move(config), text::make_task(*plain)};
+  return {folder, text::make_task(*text::ModelConfig::from_file(folder / "config.json"))};
 }
 
 /// What the models say of the same labelled texts.
@@ -82,7 +64,7 @@ TestedRuns test(const CompareFlags& flags) {
   std::vector<at::Tensor> outputs;
   at::Tensor targets;
   std::string precision;
-  for (const auto& [folder, config, task] : candidates) {
+  for (const auto& [folder, task] : candidates) {
     ModelFlags model = flags.model;
     model.model = folder;
     ModelSession session(model, /*group=*/nullptr);
@@ -100,7 +82,7 @@ TestedRuns test(const CompareFlags& flags) {
                       flags.runs.front().string(), folder.string()));
     }
     targets = of_targets;
-    outputs.push_back(plain_outputs(of_rows, *config));
+    outputs.push_back(of_rows);
   }
   constexpr uint64_t kSeed = 0;
   std::optional<text::ProgressBar> bar;

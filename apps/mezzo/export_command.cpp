@@ -26,17 +26,10 @@ struct ExportFlags {
 
 /// What an answer is made of logits by, which the graph itself does not say.
 std::map<std::string, std::string> metadata_of(const text::ModelConfig& config, int64_t max_length) {
-  std::map<std::string, std::string> metadata = {{"model_type", std::string(config.model_type())},
-                                                 {"problem_type", config.problem_type},
-                                                 {"labels", Json(config.label_names).dump()},
-                                                 {"max_length", std::to_string(max_length)}};
-  if (config.softmax_temperature != 1) {
-    metadata["softmax_temperature"] = fmt::format("{}", config.softmax_temperature);
-  }
-  if (!config.label_thresholds.empty()) {
-    metadata["label_thresholds"] = Json(config.label_thresholds).dump();
-  }
-  return metadata;
+  return {{"model_type", std::string(config.model_type())},
+          {"problem_type", config.problem_type},
+          {"labels", Json(config.label_names).dump()},
+          {"max_length", std::to_string(max_length)}};
 }
 
 int run_export(const ExportFlags& flags) {
@@ -75,7 +68,7 @@ Run add_export(CLI::App& app) {
   auto flags = std::make_shared<ExportFlags>();
   flags->model.precision = "fp32";
   flags->model.device = "cpu";
-  app.add_option("--model", flags->model.model, "folder of a trained classifier")->required()->type_name("DIR");
+  app.add_option("--model", flags->model.model, kModelHelp)->required()->type_name("MODEL");
   app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required()->type_name("FILE");
   auto* precision = app.add_option("--precision", flags->model.precision, "number format of weights and computation");
   notes_of(precision->capture_default_str()).choices = {"fp32", "fp16"};
@@ -92,6 +85,7 @@ Run add_export(CLI::App& app) {
     if (flags->onnx.extension() != ".onnx") {
       throw UsageError(fmt::format("--onnx is '{}', expected a file named .onnx", flags->onnx.string()));
     }
+    flags->model.model = find_model(flags->model.model);
     return run_export(*flags);
   };
 }

@@ -20,10 +20,12 @@
 #include "config_file.h"
 #include "help.h"
 #include "mezzo/memory/cpu_memory_pool.h"
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/version.h"
 #include "other_names.h"
+#include "stop_signal.h"
 
 namespace {
 
@@ -109,6 +111,9 @@ int run(int argc, char** argv) {
     const std::string place = asked != nullptr ? mezzo::app::place_in_config_file(arguments, error.what(), *asked) : "";
     say(who, place + error.what());
     return kWrongUsage;
+  } catch (const mezzo::text::DownloadStopped& error) {
+    say(who, error.what());
+    return 128 + mezzo::app::stop_signal();
   } catch (const std::bad_alloc&) {
     say(who, "this machine has no memory left, or the limit that was set for this process is reached");
   } catch (const std::exception& error) {

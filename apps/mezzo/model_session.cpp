@@ -11,11 +11,19 @@
 #include "mezzo/text/machine/threads.h"
 #include "mezzo/text/setup/train_config.h"
 #include "ranks.h"
+#include "stop_signal.h"
 
 namespace mezzo::app {
+
+std::filesystem::path find_model(const std::filesystem::path& name, text::ModelFiles files, bool quiet) {
+  if (name.empty()) return name;
+  const StopSignals signals;
+  return text::model_folder(name.string(), {files, quiet, [] { return stop_signal() != 0; }});
+}
+
 void ModelFlags::add_to(CLI::App& app, bool chooses_precision, bool names_model) {
   if (names_model) {
-    app.add_option("--model", model, "folder of a trained classifier")->required()->type_name("DIR");
+    app.add_option("--model", model, kModelHelp)->required()->type_name("MODEL");
   }
   if (chooses_precision) {
     auto* precision_option = app.add_option("--precision", precision, "number format; int8 needs a CPU");

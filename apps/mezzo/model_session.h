@@ -9,9 +9,20 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/data/text_spans.h"
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/inference/classifier.h"
 
 namespace mezzo::app {
+
+/// The words of --model in help.
+constexpr const char* kModelHelp =
+    "folder of a model, or its name on the Hugging Face Hub: NAME, ORG/NAME, NAME@REVISION";
+
+/// The folder of a model, downloaded if --model names one of the hub. Ctrl-C stops the download.
+/// @param name  empty for none.
+std::filesystem::path find_model(const std::filesystem::path& name,
+                                 text::ModelFiles files = text::ModelFiles::kAll,
+                                 bool quiet = false);
 
 /// Flags of the commands that run a trained model.
 struct ModelFlags {

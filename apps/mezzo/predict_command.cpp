@@ -169,6 +169,7 @@ Run add_predict(CLI::App& app) {
     if (flags->text_pair && !flags->text) {
       throw UsageError("--text-pair needs --text, the first text of the pair; pairs of a file are columns of --data");
     }
+    flags->model.model = find_model(flags->model.model);
     return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_predict(*flags, group); });
   };
 }

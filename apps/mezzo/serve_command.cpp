@@ -46,7 +46,8 @@ text::ServedModel parse_model(const std::string& given) {
   const auto equals = given.find('=');
   if (equals == std::string::npos || std::filesystem::is_directory(given, none)) {
     const auto folder = std::filesystem::absolute(given).lexically_normal();
-    return {(folder.has_filename() ? folder : folder.parent_path()).filename().string(), given};
+    const auto name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+    return {std::filesystem::is_directory(given, none) ? name : name.substr(0, name.find('@')), given};
   }
   return {given.substr(0, equals), given.substr(equals + 1)};
 }
@@ -116,7 +117,7 @@ int run_serve(ServeFlags flags) {
     throw UsageError("it runs in one process; start it without mezzo launch");
   }
   keep_few_compiled_products();
-  const auto models = parse_models(flags.models);
+  auto models = parse_models(flags.models);
   auto& options = flags.options;
   if (!flags.token_file.empty()) options.token = read_token(flags.token_file);
   options.port = static_cast<uint16_t>(flags.port);
@@ -126,6 +127,7 @@ int run_serve(ServeFlags flags) {
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is said may go away
   const CpuHalfCompute fast_half_compute;
+  for (auto& model : models) model.folder = find_model(model.folder);
   text::Server server(models, options);
   std::vector<std::string> names;
   for (const auto& model : models) names.push_back(model.name);
@@ -155,9 +157,10 @@ int run_serve(ServeFlags flags) {
 Run add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   auto& options = flags->options;
-  app.add_option("--model", flags->models, "folders of trained classifiers; NAME=DIR gives a name for requests")
+  app.add_option("--model", flags->models,
+                 "folders of models, or their names on the Hugging Face Hub; NAME=MODEL gives a name for requests")
       ->required()
-      ->type_name("DIR")
+      ->type_name("MODEL")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
   app.add_option("--host", options.host, "address to listen on; 0.0.0.0: all addresses")->capture_default_str();

@@ -34,4 +34,17 @@ int stop_signal() {
   return caught;
 }
 
+StopSignals::StopSignals()
+    : interrupt_(std::signal(SIGINT, note_signal)),
+      terminate_(std::signal(SIGTERM, note_signal)),
+      were_heeded_(is_heeded != 0) {
+  is_heeded = 1;
+}
+
+StopSignals::~StopSignals() {
+  std::signal(SIGINT, interrupt_);
+  std::signal(SIGTERM, terminate_);
+  is_heeded = were_heeded_ ? 1 : 0;
+}
+
 }  // namespace mezzo::app

@@ -10,4 +10,18 @@ void catch_stop_signals();
 /// The signal that came, or 0: for those who stop when one has come. Safe to ask from any thread.
 int stop_signal();
 
+/// While it lives, stop signals are noted for stop_signal(). Afterwards they do what they did before.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  void (*interrupt_)(int);
+  void (*terminate_)(int);
+  bool were_heeded_;
+};
+
 }  // namespace mezzo::app

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
+#include "model_session.h"
 #include "text_source.h"
 
 namespace mezzo::app {
@@ -51,8 +52,9 @@ int run_tokenize(const TokenizeFlags& flags) {
   if (flags.max_length != 0 && flags.max_length < 2) {
     throw UsageError(fmt::format("--max-length is {}, expected at least 2, or 0 for no limit", flags.max_length));
   }
-  const auto tokenizer =
-      flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
+  const auto tokenizer = flags.model.empty()
+                             ? text::Tokenizer::from_vocab(flags.vocab)
+                             : text::Tokenizer::from_pretrained(find_model(flags.model, text::ModelFiles::kTokenizer));
   const auto options = text::LoadRowsOptions().columns(flags.columns);
   for_each_chunk(flags.data, options, /*warns=*/true, [&](const text::TextSpans& rows) {
     fmt::memory_buffer lines;
@@ -76,7 +78,7 @@ int run_tokenize(const TokenizeFlags& flags) {
 
 Run add_tokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
-  app.add_option("--model", flags->model, "Hugging Face folder")->type_name("DIR");
+  app.add_option("--model", flags->model, kModelHelp)->type_name("MODEL");
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model, in place of --model")->type_name("FILE");
   app.add_option("--data", flags->data, "texts, in files as train reads them; without it, stdin, one text a line")
       ->type_name("FILE");

@@ -22,6 +22,7 @@
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/train/folds.h"
 #include "mezzo/text/train/trainer.h"
+#include "model_session.h"
 #include "ranks.h"
 #include "stop_signal.h"
 
@@ -132,6 +133,7 @@ int run_train(TrainFlags& flags) {
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);
+  flags.config.model = find_model(flags.config.model, text::ModelFiles::kAll, flags.config.quiet);
   return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {
     const auto stop_requested = [] { return stop_signal() != 0; };
     const auto status = [](bool finished, bool saves_failed) {

@@ -21,6 +21,7 @@
 #include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/tune/search.h"
+#include "model_session.h"
 #include "stop_signal.h"
 
 namespace mezzo::app {
@@ -194,7 +195,9 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
 
 /// Prints the warnings about the texts. mezzo train writes them to the log of each trial.
 void print_data_warnings(const Arguments& arguments) {
-  for (const std::string& line : text::data_warnings(check_train_arguments(arguments))) {
+  auto config = check_train_arguments(arguments);
+  config.model = find_model(config.model);
+  for (const std::string& line : text::data_warnings(config)) {
     std::fputs((line + "\n").c_str(), stderr);
   }
 }

@@ -30,7 +30,7 @@ std::shared_ptr<ModelForTask> load_model(const std::filesystem::path& folder,
         name.empty() || name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification"),
         (folder / "config.json").string(), ": it is a ", name,
         ", so no trained classifier of texts or words; mezzo train makes one of it");
-    TORCH_CHECK_VALUE(false, (folder / "model.safetensors").string(), ": has no ", loaded.initialised.front(),
+    TORCH_CHECK_VALUE(false, folder.string(), ": has no ", loaded.initialised.front(),
                       ", so it is no trained classifier; mezzo train makes one of it");
   }
   unused = std::move(loaded.unused);

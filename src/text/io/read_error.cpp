@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -76,6 +78,33 @@ void refuse_adapter(const fs::path& folder) {
                     merged.empty()
                         ? "In Python, peft's merge_and_unload() and save_pretrained() make a whole model of it."
                         : "Name " + merged.string() + ", which holds the merged model.");
+}
+
+std::string why_no_weights(const std::set<std::string>& files) {
+  const std::string none = "has no model.safetensors";
+  const auto has = [&](std::string_view ending) {
+    return std::ranges::any_of(files, [&](const std::string& name) { return name.ends_with(ending); });
+  };
+  if (has(".bin") || has(".pt") || has(".pth")) {
+    return none +
+           ", only a pickle such as pytorch_model.bin, which may run code. Convert it in its folder: "
+           "python -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() for k, v in "
+           "torch.load('pytorch_model.bin', 'cpu', weights_only=True).items()}, 'model.safetensors', "
+           "{'format': 'pt'})\"";
+  }
+  for (const auto& [ending, program] : {std::pair{".h5", "TensorFlow"}, {".msgpack", "Flax"}}) {
+    if (has(ending)) {
+      return none + ", only weights of " + program + " (*" + ending +
+             "). Use a model that has safetensors, or convert it with transformers 4: "
+             "from_pretrained(FOLDER, from_" +
+             (has(".h5") ? "tf" : "flax") + "=True).save_pretrained(FOLDER)";
+    }
+  }
+  for (const auto& [ending, program] : {std::pair{".gguf", "llama.cpp"}, {".onnx", "ONNX"}}) {
+    if (has(ending))
+      return none + ", only a file for " + program + " (*" + ending + "). Use the model it was made from";
+  }
+  return none + ", the file of its weights. Name a model that transformers or mezzo saved";
 }
 
 void fail_to_read(const fs::path& path, int error) {

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,10 @@ std::string did_you_mean_file(const std::filesystem::path& path);
 /// mezzo reads whole models.
 /// @throws c10::ValueError  naming the folder.
 void refuse_adapter(const std::filesystem::path& folder);
+
+/// Says what a folder without safetensors has in its place, and how to convert that.
+/// @param files  names of the folder, or of the model on the hub.
+std::string why_no_weights(const std::set<std::string>& files);
 
 /// A file is there, and cannot be read as things are: what failed may be the disk, a permission, or this version, which
 /// does not know its format. It may be whole for all that.

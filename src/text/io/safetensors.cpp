@@ -442,6 +442,21 @@ std::string header(const std::vector<NamedTensor>& tensors,
 
 }  // namespace
 
+std::vector<std::string> shards_of(const std::filesystem::path& index_json) {
+  const auto index = read_json_object(index_json);
+  const auto map = index.find("weight_map");
+  TORCH_CHECK_VALUE(map != index.end() && map->is_object() && !map->empty(), index_json.string(),
+                    ": weight_map is not an object of tensors and files. The file is damaged.");
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    TORCH_CHECK_VALUE(!name.empty() && name.front() != '.' && name.find('/') == name.npos, index_json.string(),
+                      ": weight_map: ", named(tensor), " is in ", file.dump(), ", which is no file of this folder.");
+    shards.insert(name);
+  }
+  return {shards.begin(), shards.end()};
+}
+
 std::string save_safetensors(const std::filesystem::path& path,
                              const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata) {

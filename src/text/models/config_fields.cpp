@@ -80,13 +80,10 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   }
   config.label_names = read_label_names();
   if (json("problem_type") == nullptr && config.label_names.size() == 1) config.problem_type = "regression";
-  config.label_thresholds = read_label_thresholds(config.label_names.size());
-  read_number("softmax_temperature", config.softmax_temperature, /*below=*/1e6);
   if (json("window_pooling") != nullptr) {
     read_one_of("window_pooling", config.window_pooling, {"mean", "max"});
     read("window_stride", config.window_stride, 0);
   }
-  TORCH_CHECK_VALUE(config.softmax_temperature > 0, at("softmax_temperature"), "is 0, expected a number above 0");
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
                     config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
   TORCH_CHECK_VALUE(config.pad_token_id < config.vocab_size, at("pad_token_id"), "is ", config.pad_token_id,
@@ -142,20 +139,6 @@ std::vector<std::string> ConfigFields::read_label_names() const {
   return names;
 }
 
-std::vector<double> ConfigFields::read_label_thresholds(size_t count) const {
-  const auto* thresholds = json("label_thresholds");
-  if (thresholds == nullptr) {
-    return {};
-  }
-  const auto is_probability = [](const nlohmann::json& value) {
-    return value.is_number() && value >= 0.0 && value <= 1.0;
-  };
-  TORCH_CHECK_VALUE(thresholds->is_array() && (thresholds->empty() || thresholds->size() == count) &&
-                        std::ranges::all_of(*thresholds, is_probability),
-                    at("label_thresholds"), "is no array of ", count, " numbers from 0 to 1, one for each label");
-  return thresholds->get<std::vector<double>>();
-}
-
 std::string architecture(std::string_view family, std::string_view problem_type) {
   const auto type = std::ranges::find(kProblemTypes, problem_type, &ProblemType::name);
   TORCH_CHECK_VALUE(type != kProblemTypes.end(), "problem_type is \"", problem_type,
@@ -183,15 +166,9 @@ void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) 
     id2label.emplace_back(std::to_string(id), names[id]);
     label2id.emplace_back(names[id], id);
   }
-  if (!config.label_thresholds.empty()) {
-    json["label_thresholds"] = config.label_thresholds;
-  }
   if (!config.window_pooling.empty()) {
     json["window_pooling"] = config.window_pooling;
     json["window_stride"] = config.window_stride;
-  }
-  if (config.softmax_temperature != 1) {
-    json["softmax_temperature"] = config.softmax_temperature;
   }
   json["id2label"] = std::move(id2label);
   json["label2id"] = std::move(label2id);

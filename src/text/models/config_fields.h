@@ -55,8 +55,6 @@ class ConfigFields {
 
  private:
   std::vector<std::string> read_label_names() const;
-  /// @param count  of labels.
-  std::vector<double> read_label_thresholds(size_t count) const;
 
   std::filesystem::path file_;
   nlohmann::json object_;

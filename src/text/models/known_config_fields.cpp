@@ -5,6 +5,9 @@ namespace {
 
 using enum FieldUse;
 
+// Of earlier versions of mezzo.
+constexpr const char* kFolded = "; mezzo now puts it into the weights. Train the model again";
+
 constexpr KnownField kOfAll[] = {
     {"_name_or_path", kNoEffect},
     {"add_cross_attention", kOnly, "[false]"},
@@ -28,7 +31,7 @@ constexpr KnownField kOfAll[] = {
     {"is_decoder", kOnly, "[false]"},
     {"is_encoder_decoder", kOnly, "[false]"},
     {"label2id", kNoEffect},  // id2label names the outputs
-    {"label_thresholds", kRead},
+    {"label_thresholds", kOnly, "[[]]", kFolded},
     {"mask_token_id", kNoEffect},
     {"max_position_embeddings", kRead},
     {"model_type", kRead},
@@ -47,7 +50,7 @@ constexpr KnownField kOfAll[] = {
     {"quantization_config", kOnly, "[]", "; its weights are quantized. Use the model from before its quantization"},
     {"return_dict", kNoEffect},
     {"sep_token_id", kNoEffect},
-    {"softmax_temperature", kRead},
+    {"softmax_temperature", kOnly, "[1]", kFolded},
     {"task_specific_params", kNoEffect},
     {"tie_encoder_decoder", kNoEffect},
     {"tie_last_hidden_states", kNoEffect},
@@ -56,7 +59,7 @@ constexpr KnownField kOfAll[] = {
     {"torch_dtype", kNoEffect},
     {"torchscript", kNoEffect},
     {"transformers_version", kNoEffect},
-    {"transformers_weights", kOnly, R"(["model.safetensors"])"},
+    {"transformers_weights", kOnly, R"(["model.safetensors", "model.safetensors.index.json"])"},
     {"unk_token_id", kNoEffect},
     {"use_bfloat16", kNoEffect},
     {"use_cache", kNoEffect},

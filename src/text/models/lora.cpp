@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/io/safetensors.h"
 #include "text/models/modules.h"
@@ -138,9 +139,13 @@ void save_adapter(const ModelForTask& model,
                          tensor.detach().to(at::kCPU, at::kFloat));
   }
   const bool is_of_words = model.head().rows == RowsPer::kToken;
+  const std::string name = hub_name(base);
+  const bool is_of_hub = name != base.string();
+  const size_t at = name.find('@');
   const Json config = {{"peft_type", "LORA"},
                        {"task_type", is_of_words ? "TOKEN_CLS" : "SEQ_CLS"},
-                       {"base_model_name_or_path", base.string()},
+                       {"base_model_name_or_path", is_of_hub ? name.substr(0, at) : name},
+                       {"revision", is_of_hub ? Json(name.substr(at + 1)) : Json()},
                        {"r", options.rank},
                        {"lora_alpha", options.alpha},
                        {"lora_dropout", dropout},

@@ -9,8 +9,9 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <memory>
+#include <set>
 #include <string_view>
+#include <system_error>
 
 #include "mezzo/text/io/safetensors.h"
 #include "text/io/read_error.h"
@@ -20,21 +21,22 @@ namespace {
 
 using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 
-constexpr std::string_view kWeightsFile = "model.safetensors";
+constexpr const char *kWeightsFile = "model.safetensors", *kIndexFile = "model.safetensors.index.json";
 
-std::filesystem::path weights_path(const std::filesystem::path& folder) {
-  refuse_adapter(folder);
-  const auto path = folder / kWeightsFile;
-  if (!std::filesystem::exists(path)) {
-    TORCH_CHECK_VALUE(!std::filesystem::exists(folder / "model.safetensors.index.json"), path.string(),
-                      ": not found, only an index of several files; save the model in one file first");
-    TORCH_CHECK_VALUE(!std::filesystem::exists(folder / "pytorch_model.bin"), path.string(),
-                      ": not found, only pytorch_model.bin, a pickle that may run code; in Python, "
-                      "model.save_pretrained(folder) writes safetensors");
-    TORCH_CHECK_VALUE(false, path.string(), ": not found; --model takes a folder that transformers or mezzo saved");
+/// The tensors of a folder by their names, in one file or in several.
+struct StoredWeights {
+  StoredWeights(const std::filesystem::path& folder, SafetensorsReader::Access access) {
+    for (const auto& file : weight_files(folder)) {
+      const SafetensorsReader reader(file, access);
+      for (const std::string& name : reader.names()) {
+        const auto [same, is_new] = files.emplace(name, std::pair(file.string(), reader));
+        TORCH_CHECK_VALUE(is_new, file.string(), ": holds ", name, ", and so does ", same->second.first);
+      }
+    }
   }
-  return path;
-}
+
+  std::map<std::string, std::pair<std::string, SafetensorsReader>> files;  // by tensor: the file's path and content
+};
 
 bool replace_ending(std::string& name, std::string_view old_ending, std::string_view new_ending) {
   if (!name.ends_with(old_ending)) {
@@ -109,14 +111,13 @@ std::string why_missing(const ModelForTask& model,
 void check_has_no_scales(const std::vector<std::string>& names,
                          const std::string& name,
                          const at::Tensor& tensor,
-                         const std::filesystem::path& path) {
+                         const std::string& path) {
   if (!at::isFloat8Type(tensor.scalar_type())) return;
   const std::string module = name.substr(0, name.rfind('.') + 1);
   const auto scale = std::ranges::find_if(names, [&](const std::string& other) {
     return other.starts_with(module) && other.find("scale", module.size()) != other.npos;
   });
-  TORCH_CHECK_VALUE(scale == names.end(), path.string(), ": ", name, " is ", tensor.scalar_type(), " with a scale, ",
-                    *scale,
+  TORCH_CHECK_VALUE(scale == names.end(), path, ": ", name, " is ", tensor.scalar_type(), " with a scale, ", *scale,
                     ", so it is quantized, and mezzo reads weights without scales. Use the model from before "
                     "its quantization");
 }
@@ -142,12 +143,28 @@ bool is_of_head(const ModelConfig& config, RowsPer rows, std::string_view parame
 
 }  // namespace
 
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
+  refuse_adapter(folder);
+  std::error_code error;
+  if (std::filesystem::exists(folder / kWeightsFile, error)) return {folder / kWeightsFile};
+  std::vector<std::filesystem::path> files;
+  if (std::filesystem::exists(folder / kIndexFile, error)) {
+    for (const std::string& name : shards_of(folder / kIndexFile)) files.push_back(folder / name);
+    return files;
+  }
+  std::set<std::string> names;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    names.insert(entry->path().filename().string());
+  }
+  TORCH_CHECK_VALUE(false, folder.string(), ": ", why_no_weights(names));
+}
+
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
   const RowsPer rows = config.problem_type == "token_classification" ? RowsPer::kToken : RowsPer::kText;
   if (is_of_another_task(config, rows)) return false;
-  const auto names = SafetensorsReader(weights_path(folder), SafetensorsReader::Access::kRead).names();
-  return std::ranges::any_of(names,
-                             [&](const std::string& name) { return is_of_head(config, rows, without_wrappers(name)); });
+  const StoredWeights stored(folder, SafetensorsReader::Access::kRead);
+  return std::ranges::any_of(stored.files,
+                             [&](const auto& item) { return is_of_head(config, rows, without_wrappers(item.first)); });
 }
 
 namespace {
@@ -159,16 +176,15 @@ LoadedWeights load(ModelForTask& model,
                    bool new_head,
                    SafetensorsReader::Access access,
                    bool (*take)(at::Tensor& parameter, const at::Tensor& tensor)) {
-  const auto path = weights_path(folder);
-  const auto reader = std::make_shared<const SafetensorsReader>(path, access);
-  const SafetensorsReader& file = *reader;
+  const StoredWeights weights(folder, access);
   auto parameters = model.named_parameters();
   std::map<std::string, std::string> stored;  // parameter -> name in the file
-  const std::vector<std::string> names = file.names();
+  std::vector<std::string> names;
+  for (const auto& item : weights.files) names.push_back(item.first);
   for (const std::string& name : names) {
     const std::string parameter = parameter_name(model, parameters, name);
     const auto [same, is_new] = stored.emplace(parameter, name);
-    TORCH_CHECK_VALUE(is_new, path.string(), ": holds ", parameter, " twice, as ", name, " and as ", same->second);
+    TORCH_CHECK_VALUE(is_new, folder.string(), ": holds ", parameter, " twice, as ", name, " and as ", same->second);
   }
 
   const bool has_encoder = std::ranges::any_of(
@@ -180,19 +196,20 @@ LoadedWeights load(ModelForTask& model,
   for (auto& item : parameters) {
     const auto found = stored.find(item.key());
     if (found == stored.end() || (!has_our_head && is_of_head(model.config(), model.head().rows, item.key()))) {
-      TORCH_CHECK_VALUE(may_be_missing(model, item.key()), path.string(), ": has no tensor ", item.key(),
+      TORCH_CHECK_VALUE(may_be_missing(model, item.key()), folder.string(), ": has no tensor ", item.key(),
                         ", which config.json calls for", why_missing(model, item.key(), names, has_encoder));
       loaded.initialised.push_back(item.key());
       continue;
     }
+    const auto& [path, file] = weights.files.at(found->second);
     const auto tensor = file.tensor(found->second);
     check_has_no_scales(names, found->second, tensor, path);
-    TORCH_CHECK_VALUE(tensor.sizes() == item.value().sizes() && at::isFloatingType(tensor.scalar_type()), path.string(),
-                      ": ", found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
+    TORCH_CHECK_VALUE(tensor.sizes() == item.value().sizes() && at::isFloatingType(tensor.scalar_type()), path, ": ",
+                      found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),
                       is_of_head(model.config(), model.head().rows, item.key()) ? " (one row a label of the data)"
                                                                                 : " by config.json");
-    const auto release = [reader, name = found->second] { reader->release(name); };
+    const auto release = [reader = file, name = found->second] { reader.release(name); };
     if (take(item.value(), tensor)) {
       loaded.release.emplace(item.key(), release);
     } else {
@@ -239,6 +256,26 @@ LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& f
                 }
                 return fits;
               });
+}
+
+void rescale_outputs(const OutputScaling& scaling, std::string_view layer, std::map<std::string, at::Tensor> tensors) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& weight = tensors.at(fmt::format("{}.weight", layer));
+  at::Tensor& bias = tensors.at(fmt::format("{}.bias", layer));
+  weight.copy_(weight.to(at::kDouble) * scaling.factor);
+  const at::Tensor scaled = bias.to(at::kDouble) * scaling.factor;
+  bias.copy_(scaling.shift.defined() ? scaled + scaling.shift.to(bias.device()) : scaled);
+}
+
+std::string rescale_outputs(const OutputScaling& scaling, std::string_view layer, const std::filesystem::path& folder) {
+  const SafetensorsReader file(folder / kWeightsFile);
+  std::map<std::string, at::Tensor> tensors;
+  for (const std::string& name : file.names()) {
+    const at::Tensor tensor = file.tensor(name);
+    tensors.emplace(name, name.starts_with(layer) ? tensor.clone() : tensor);
+  }
+  rescale_outputs(scaling, layer, tensors);
+  return save_safetensors(folder / kWeightsFile, {tensors.begin(), tensors.end()}, file.metadata());
 }
 
 std::string save_pretrained(const ModelConfig& config,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/setup/settings.h"
 #include "text/io/content_hash.h"
 
@@ -88,7 +89,9 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup) {
                               {"labels", summary_of(setup.task->label_names())}};
   // No checkpoint of LoRA has the others, and models of folds belong together if they began alike.
   if (config.lora > 0 || (config.folds > 0 && !config.model.empty())) {
-    data.emplace("weights of --model", hash_of_file(config.model / "model.safetensors"));
+    std::string hashes;
+    for (const auto& file : weight_files(config.model)) hashes += (hashes.empty() ? "" : " ") + hash_of_file(file);
+    data.emplace("weights of --model", std::move(hashes));
   }
   return {flags_of(config, setup), setup.model->config().values(), std::move(data)};
 }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "kernels/describe_device.h"
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/models/pretrained.h"
@@ -73,7 +74,7 @@ std::string tail_of(const fs::path& path, int parents) {
 /// What is trained on what.
 std::string title_of(const TrainConfig& config) {
   const std::string model = config.model.empty() ? "Fresh weights of " + tail_of(config.model_config, /*parents=*/1)
-                                                 : tail_of(config.model, /*parents=*/0);
+                                                 : tail_of(hub_name(config.model), /*parents=*/0);
   return model + " trained on " + tail_of(config.train.front(), /*parents=*/1) +
          (config.train.size() > 1 ? fmt::format(" and {}", counted(std::ssize(config.train) - 1, "more file")) : "");
 }

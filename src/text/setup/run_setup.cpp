@@ -193,8 +193,8 @@ void fill_model(const TrainConfig& config, ModelForTask& model, c10::Device devi
   const LoadedWeights loaded = is_mapped ? map_pretrained(model, config.model, config.seed, config.new_head)
                                          : load_pretrained(model, config.model, config.seed, config.new_head);
   if (const std::string damaged = first_not_finite(model, loaded); !damaged.empty()) {
-    notes.push_back(fmt::format("warning: {}: {} holds inf or NaN; fetch the file again",
-                                (config.model / "model.safetensors").string(), damaged));
+    notes.push_back(
+        fmt::format("warning: {}: {} holds inf or NaN; fetch the file again", config.model.string(), damaged));
   }
   if (!loaded.initialised.empty()) {
     notes.push_back(fmt::format("not {} {}, so initialised: {}", config.new_head ? "taken from" : "in",

@@ -14,6 +14,7 @@
 
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/data/batching.h"
+#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/setup/settings.h"
 #include "text/models/problem_types.h"
 #include "text/setup/run_files.h"
@@ -62,7 +63,7 @@ template <class T>
 std::string to_text(const Setting&, const T& value) {
   return fmt::format("{}", value);
 }
-std::string to_text(const Setting&, const std::filesystem::path& value) { return value.string(); }
+std::string to_text(const Setting&, const std::filesystem::path& value) { return hub_name(value); }
 std::string to_text(const Setting&, const StepInterval& value) { return value.text(); }
 std::string to_text(const Setting&, const std::vector<std::filesystem::path>& values) {
   std::vector<std::string> names;

@@ -49,22 +49,12 @@ std::string listed(const at::Tensor& has_label, int64_t row, const std::vector<s
 
 MultiLabelClassification::MultiLabelClassification(LabelMap labels,
                                                    std::string_view metric,
-                                                   std::string on_unknown_label,
-                                                   std::vector<double> thresholds)
-    : Classification(std::move(labels), {multi_label_metrics(), /*num_shown=*/2, metric}, std::move(on_unknown_label)),
-      thresholds_(std::move(thresholds)) {
-  TORCH_CHECK_VALUE(thresholds_.empty() || std::ssize(thresholds_) == this->labels().size(),
-                    "MultiLabelClassification: ", thresholds_.size(), " thresholds for ", this->labels().size(),
-                    " labels");
+                                                   std::string on_unknown_label)
+    : Classification(std::move(labels), {multi_label_metrics(), /*num_shown=*/2, metric}, std::move(on_unknown_label)) {
 }
 
 std::string MultiLabelClassification::summary() const {
   return fmt::format("{} labels, any number a text", labels().size());
-}
-
-void MultiLabelClassification::describe(ModelConfig& config) const {
-  Task::describe(config);
-  config.label_thresholds = thresholds_;
 }
 
 at::Tensor MultiLabelClassification::targets(const LabeledRows& rows) const {
@@ -100,7 +90,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
     return evaluation;
   }
   const auto probabilities = probabilities_of(outputs);
-  const auto is = targets.ne(0).contiguous(), predicted = probabilities.ge(thresholds()).contiguous();
+  const auto is = targets.ne(0).contiguous(), predicted = probabilities.ge(0.5).contiguous();
   const auto report = classification_report(elements<bool>(is), elements<bool>(predicted), labels().names());
   const auto by_label = probabilities.t().contiguous(), has_label = is.t().contiguous();
   const auto [roc_auc, average_precision] =
@@ -122,7 +112,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
 
 std::vector<Mistake> MultiLabelClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
   const auto probabilities = probabilities_of(outputs);
-  const auto is = targets.ne(0), predicted = probabilities.ge(thresholds());
+  const auto is = targets.ne(0), predicted = probabilities.ge(0.5);
   const auto is_wrong = is.ne(predicted), has_wrong = is_wrong.any(1);
   const auto sure = at::where(predicted, probabilities, 1 - probabilities).mul(is_wrong).amax(1);
   std::vector<SureMistake> wrong;
@@ -136,31 +126,27 @@ std::vector<Mistake> MultiLabelClassification::mistakes(const at::Tensor& output
   return mistakes;
 }
 
-std::shared_ptr<const Task> MultiLabelClassification::tuned(const at::Tensor& outputs,
-                                                            const at::Tensor& targets) const {
+Tuning MultiLabelClassification::tune(const at::Tensor& outputs, const at::Tensor& targets) const {
   const auto by_label = probabilities_of(outputs).t().contiguous(), has_label = targets.ne(0).t().contiguous();
   const auto rows = static_cast<size_t>(outputs.size(0));
-  auto task = std::make_shared<MultiLabelClassification>(*this);
-  task->thresholds_.clear();
+  std::vector<double> thresholds;
   for (size_t begin = 0; begin < static_cast<size_t>(by_label.numel()); begin += rows) {
-    task->thresholds_.push_back(best_f1_threshold(elements<bool>(has_label).subspan(begin, rows),
-                                                  elements<double>(by_label).subspan(begin, rows)));
+    thresholds.push_back(best_f1_threshold(elements<bool>(has_label).subspan(begin, rows),
+                                           elements<double>(by_label).subspan(begin, rows)));
   }
-  return task;
-}
-
-std::string MultiLabelClassification::tuning() const {
-  const auto [least, most] = std::ranges::minmax(thresholds_);
-  return fmt::format("thresholds from {:.2g} to {:.2g} fitted on dev, which its scores flatter", least, most);
+  constexpr double kLeast = 1e-12;
+  const auto [least, most] = std::ranges::minmax(thresholds);
+  return {{1, -at::logit(at::tensor(thresholds, at::kDouble), kLeast)},
+          fmt::format("thresholds from {:.2g} to {:.2g} fitted on dev, so scores of dev are optimistic", least, most)};
 }
 
 std::vector<Prediction> MultiLabelClassification::predictions(const at::Tensor& outputs,
                                                               const WordsOfTexts&,
                                                               const PredictionOptions& options) const {
   TORCH_CHECK_VALUE(options.min_score == 0,
-                    "--min-score is of single labels; of several, label_thresholds of config.json decide");
+                    "--min-score is for single labels; of several, those with a score of at least 0.5 are given");
   const auto probabilities = probabilities_of(outputs);
-  const auto predicted = probabilities.ge(thresholds());
+  const auto predicted = probabilities.ge(0.5);
   const auto num_labels = static_cast<size_t>(labels().size());
   const auto is_predicted = predicted.accessor<bool, 2>();
   std::vector<Prediction> predictions;
@@ -176,11 +162,6 @@ std::vector<Prediction> MultiLabelClassification::predictions(const at::Tensor& 
                          options)}});
   }
   return predictions;
-}
-
-/// [labels] float64
-at::Tensor MultiLabelClassification::thresholds() const {
-  return thresholds_.empty() ? at::full({labels().size()}, 0.5, at::kDouble) : at::tensor(thresholds_, at::kDouble);
 }
 
 }  // namespace mezzo::text

@@ -129,7 +129,7 @@ double best_f1_threshold(std::span<const bool> is_positive, std::span<const doub
     if (f1 <= best) return;
     best = f1;
     const double score = scores[order[first]];
-    threshold = end < order.size() ? (score + scores[order[end]]) / 2 : score;
+    threshold = (score + (end < order.size() ? scores[order[end]] : 0)) / 2;
   });
   return threshold;
 }

@@ -84,18 +84,14 @@ double fit_temperature(const at::Tensor& outputs, const at::Tensor& targets) {
 
 }  // namespace
 
-SingleLabelClassification::SingleLabelClassification(
-    LabelMap labels, std::string_view metric, std::string on_unknown_label, double temperature, bool calibrate)
+SingleLabelClassification::SingleLabelClassification(LabelMap labels,
+                                                     std::string_view metric,
+                                                     std::string on_unknown_label,
+                                                     bool calibrate)
     : Classification(std::move(labels), {single_label_metrics(), /*num_shown=*/2, metric}, std::move(on_unknown_label)),
-      temperature_(temperature),
       calibrate_(calibrate) {}
 
 std::string SingleLabelClassification::summary() const { return fmt::format("{} classes", labels().size()); }
-
-void SingleLabelClassification::describe(ModelConfig& config) const {
-  Task::describe(config);
-  config.softmax_temperature = temperature_;
-}
 
 at::Tensor SingleLabelClassification::targets(const LabeledRows& rows) const {
   return label_ids(rows, labels(), on_unknown_label());
@@ -124,7 +120,7 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   const auto predicted = outputs.argmax(1).contiguous();
   const auto is = ids(targets), was_predicted = ids(predicted);
   auto report = classification_report(is, was_predicted, labels().names());
-  const auto probabilities = this->probabilities(outputs);
+  const auto probabilities = at::softmax(outputs, 1, at::kDouble);
   // Of two labels the second is the positive one, as scikit-learn has it.
   const int64_t first = labels().size() == 2 ? 1 : 0;
   const auto by_label = probabilities.t().slice(0, first).contiguous();
@@ -143,12 +139,6 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
                            calibration_error};
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
-  if (temperature_ != 1) {
-    const double before = scores_of(at::softmax(outputs, 1, at::kDouble), is, was_predicted).calibration_error;
-    evaluation.details.emplace_back("expected_calibration_error_before", before);
-    evaluation.report += fmt::format("\nexpected calibration error {:.4f}; without the temperature of {:.4g}: {:.4f}\n",
-                                     calibration_error, temperature_, before);
-  }
   evaluation.never_predicted = report.never_predicted();
   evaluation.majority_baseline =
       static_cast<double>(label_counts(targets).max().item<int64_t>()) / static_cast<double>(is.size());
@@ -159,25 +149,25 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
 
 std::vector<Mistake> SingleLabelClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
   const auto predicted = outputs.argmax(1).contiguous();
-  return surest_mistakes(probabilities(outputs), ids(targets), ids(predicted), labels().names());
+  return surest_mistakes(at::softmax(outputs, 1, at::kDouble), ids(targets), ids(predicted), labels().names());
 }
 
-std::shared_ptr<const Task> SingleLabelClassification::tuned(const at::Tensor& outputs,
-                                                             const at::Tensor& targets) const {
-  auto task = std::make_shared<SingleLabelClassification>(*this);
-  task->temperature_ = fit_temperature(outputs, targets);
-  return task;
-}
-
-std::string SingleLabelClassification::tuning() const {
-  return temperature_ == 1 ? "no temperature is fitted: dev is told apart wholly, or no better than by chance"
-                           : fmt::format("temperature {:.4g} fitted on dev", temperature_);
+Tuning SingleLabelClassification::tune(const at::Tensor& outputs, const at::Tensor& targets) const {
+  const double temperature = fit_temperature(outputs, targets);
+  if (temperature == 1) return {{}, "no temperature is fitted: all labels of dev are right, or no better than chance"};
+  const auto predicted = outputs.argmax(1).contiguous();
+  const auto error_at = [&](double t) {
+    return scores_of(at::softmax(outputs.to(at::kDouble) / t, 1), ids(targets), ids(predicted)).calibration_error;
+  };
+  return {{1 / temperature, {}},
+          fmt::format("temperature {:.4g} fitted on dev: calibration error {:.4f} there, {:.4f} without it",
+                      temperature, error_at(temperature), error_at(1))};
 }
 
 std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor& outputs,
                                                                const WordsOfTexts&,
                                                                const PredictionOptions& options) const {
-  const auto scores = probabilities(outputs);
+  const auto scores = at::softmax(outputs, 1, at::kDouble);
   const auto best = scores.argmax(1);
   const auto labels_of_row = static_cast<size_t>(labels().size());
   std::vector<Prediction> predictions;
@@ -196,11 +186,6 @@ std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor&
     predictions.push_back(std::move(prediction));
   }
   return predictions;
-}
-
-/// [rows, labels] float64
-at::Tensor SingleLabelClassification::probabilities(const at::Tensor& outputs) const {
-  return at::softmax(outputs.to(at::kDouble) / temperature_, 1);
 }
 
 }  // namespace mezzo::text

@@ -50,13 +50,11 @@ std::string Task::why_undefined(const at::Tensor&) const { return ""; }
 void Task::describe(ModelConfig& config) const {
   config.problem_type = problem_type();
   config.label_names = label_names();
-  config.label_thresholds.clear();
-  config.softmax_temperature = 1;
 }
 
 std::vector<Mistake> Task::mistakes(const at::Tensor&, const at::Tensor&) const { return {}; }
 
-std::shared_ptr<const Task> Task::tuned(const at::Tensor&, const at::Tensor&) const { return nullptr; }
+Tuning Task::tune(const at::Tensor&, const at::Tensor&) const { return {}; }
 
 static_assert(std::ranges::equal(kProblemTypes,
                                  std::array{SingleLabelClassification::kProblemType,
@@ -91,7 +89,7 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
   switch (kind) {
     case LabelKind::kClass:
       return std::make_shared<SingleLabelClassification>(labels(), options.metric, options.on_unknown_label,
-                                                         /*temperature=*/1, options.calibrate);
+                                                         options.calibrate);
     case LabelKind::kSeveral:
       return std::make_shared<MultiLabelClassification>(labels(), options.metric, options.on_unknown_label);
     case LabelKind::kNumber: return std::make_shared<Regression>(options.metric);
@@ -105,10 +103,8 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
 std::shared_ptr<const Task> make_task(const ModelConfig& config) {
   const auto labels = [&] { return LabelMap::from_names(config.label_names); };
   switch (label_kind(config.problem_type)) {
-    case LabelKind::kClass:
-      return std::make_shared<SingleLabelClassification>(labels(), "", "", config.softmax_temperature);
-    case LabelKind::kSeveral:
-      return std::make_shared<MultiLabelClassification>(labels(), "", "", config.label_thresholds);
+    case LabelKind::kClass: return std::make_shared<SingleLabelClassification>(labels());
+    case LabelKind::kSeveral: return std::make_shared<MultiLabelClassification>(labels());
     case LabelKind::kNumber: return std::make_shared<Regression>();
     case LabelKind::kWords: return std::make_shared<TokenClassification>(labels());
     case LabelKind::kNone: break;

@@ -54,11 +54,8 @@ class ClassDocument {
   std::string token(const char* key) const;
   nlohmann::json in_fairseq_order(nlohmann::json pieces) const;
   nlohmann::json roberta(nlohmann::json& given) const;
-  nlohmann::json mpnet(nlohmann::json& given) const;
   nlohmann::json xlm_roberta(GivenFiles& given) const;
-  nlohmann::json albert(GivenFiles& given) const;
   nlohmann::json deberta(GivenFiles& given) const;
-  nlohmann::json words_between_spaces(nlohmann::json normalizer, nlohmann::json model) const;
 
   std::string name_;
   const TokenizerConfig* files_;

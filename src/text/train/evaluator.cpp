@@ -1,6 +1,8 @@
 #include "text/train/evaluator.h"
 
 #include <cmath>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "mezzo/text/inference/inference.h"
@@ -108,16 +110,23 @@ void Evaluator::put_back_best() {
 std::optional<Evaluation> Evaluator::evaluate_best() {
   const TrainerState& state = run_.state;
   const bool has_test = !run_.setup.test.ids.empty();
-  if (!tune_task()) {
+  if (!tune_outputs()) {
     return std::nullopt;
   }
-  return evaluate(
+  const auto evaluation = evaluate(
       {.step = state.best ? state.best->step : state.step, .split = has_test ? "test" : "dev", .is_final = true},
       has_test ? run_.setup.test : run_.setup.dev);
+  if (!evaluation) {  // a checkpoint must hold the weights before
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, before] : untuned_) tensor.copy_(before);
+  } else if (tuning_) {
+    save_tuned();
+  }
+  return evaluation;
 }
 
-/// Returns false if it was stopped.
-bool Evaluator::tune_task() {
+/// Changes the model alone. Returns false if it was stopped.
+bool Evaluator::tune_outputs() {
   RunSetup& setup = run_.setup;
   if (setup.dev.ids.empty() || !setup.task->is_tunable()) {
     return true;
@@ -126,15 +135,26 @@ bool Evaluator::tune_task() {
   if (!outputs.defined()) {
     return false;
   }
-  setup.task = setup.task->tuned(outputs, setup.dev.targets);
-  run_.keeper.put_out([&](RunOutput& output) {
-    output.note(setup.task->tuning());
-    const auto file = run_.config.output / "config.json";
-    const auto config = ModelConfig::from_file(file);
-    setup.task->describe(*config);
-    config->save(file);
-  });
+  tuning_ = setup.task->tune(outputs, setup.dev.targets);
+  std::map<std::string, at::Tensor> parameters;
+  for (const auto& item : setup.model->named_parameters()) parameters.emplace(item.key(), item.value());
+  for (const auto& [name, tensor] : parameters) {
+    if (name.starts_with(setup.model->output_layer())) untuned_.emplace_back(tensor, tensor.detach().clone());
+  }
+  rescale_outputs(tuning_->scaling, setup.model->output_layer(), parameters);
+  run_.keeper.put_out([&](RunOutput& output) { output.note(tuning_->note); });
   return true;
+}
+
+/// Changes the files of the model as tune_outputs() changed the model. Before, a checkpoint may copy them.
+void Evaluator::save_tuned() {
+  run_.keeper.put_out([&](RunOutput&) {
+    const std::string_view layer = run_.setup.model->output_layer();
+    rescale_outputs(tuning_->scaling, layer, run_.config.output);
+    if (model_.is_adapter()) {
+      rescale_outputs(tuning_->scaling, layer, model_.best_adapter());
+    }
+  });
 }
 
 }  // namespace mezzo::text

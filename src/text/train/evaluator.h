@@ -1,6 +1,8 @@
 #pragma once
 
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "mezzo/text/records/run_records.h"
 #include "mezzo/text/tasks/task.h"
@@ -24,8 +26,8 @@ class Evaluator {
   /// After the last step: puts the best weights on dev into the model, or those of now if there is no dev.
   void put_back_best();
 
-  /// After put_back_best: fits what the task leaves to be fitted, such as a temperature, on dev. Then evaluates on
-  /// test, or on dev without test. Returns nullopt if it was stopped.
+  /// After put_back_best: fits the outputs to dev, for example by a temperature, and evaluates on test, or on dev
+  /// without test. Then saves the fitted model. Returns nullopt if it was stopped.
   /// @pre  there are dev or test texts
   std::optional<Evaluation> evaluate_best();
 
@@ -33,11 +35,14 @@ class Evaluator {
   std::optional<double> evaluate_kept_weights();
   std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts);
   at::Tensor outputs_of(const TokenizedTexts& texts);
-  bool tune_task();
+  bool tune_outputs();
+  void save_tuned();
   std::string save_model() { return run_.keeper.save_model(run_.setup.model->config(), model_.kept_weights()); }
 
   TrainingRun& run_;
   TrainingModel& model_;
+  std::optional<Tuning> tuning_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> untuned_;  // parameters that tuning_ changed, and their values before
 };
 
 }  // namespace mezzo::text

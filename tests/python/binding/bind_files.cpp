@@ -20,13 +20,10 @@ std::vector<int64_t> to_vector(const at::Tensor& targets) {
   return {targets.const_data_ptr<int64_t>(), targets.const_data_ptr<int64_t>() + targets.numel()};
 }
 
-std::shared_ptr<const Task> task_of(const std::string& problem_type,
-                                    const std::vector<std::string>& names,
-                                    const std::vector<double>& thresholds) {
+std::shared_ptr<const Task> task_of(const std::string& problem_type, const std::vector<std::string>& names) {
   BertConfig config;
   config.problem_type = problem_type;
   config.label_names = names;
-  config.label_thresholds = thresholds;
   return make_task(config);
 }
 
@@ -134,18 +131,15 @@ void bind_files(py::module_& m) {
 
   // All that an evaluation measures, by name, and the report.
   m.def("evaluate", [](const std::string& problem_type, const at::Tensor& outputs, const at::Tensor& targets,
-                       const std::vector<std::string>& names, const std::vector<double>& thresholds) {
-    const auto task = task_of(problem_type, names, thresholds);
+                       const std::vector<std::string>& names) {
+    const auto task = task_of(problem_type, names);
     const Evaluation evaluation = task->evaluate(outputs, targets);
     std::map<std::string, double> scores(evaluation.details.begin(), evaluation.details.end());
     for (size_t i = 0; i < evaluation.metrics.size(); ++i) scores[task->metrics()[i].name] = evaluation.metrics[i];
     scores["loss"] = evaluation.loss;
     return std::tuple(scores, evaluation.report);
   });
-  m.def("tuned_thresholds",
-        [](const at::Tensor& outputs, const at::Tensor& targets, const std::vector<std::string>& names) {
-          BertConfig config;
-          task_of("multi_label_classification", names, {})->tuned(outputs, targets)->describe(config);
-          return config.label_thresholds;
-        });
+  m.def("tuned_shift", [](const at::Tensor& outputs, const at::Tensor& targets, const std::vector<std::string>& names) {
+    return task_of("multi_label_classification", names)->tune(outputs, targets).scaling.shift;
+  });
 }

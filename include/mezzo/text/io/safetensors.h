@@ -69,6 +69,11 @@ class SafetensorsReader {
   std::shared_ptr<const File> file_;
 };
 
+/// The names of the files in the folder of `index_json` that hold a model's tensors together, each once: those that
+/// "weight_map" names, in a `model.safetensors.index.json` as transformers writes it.
+/// @throws c10::ValueError  for a file that cannot be read, or names a file outside its folder.
+std::vector<std::string> shards_of(const std::filesystem::path& index_json);
+
 /// Writes `tensors`, byte for byte the file that Python's `safetensors.torch.save_file` writes,
 /// except that it orders several metadata keys at random and here they are sorted. Largest element
 /// size first, then by name, whatever the order given, so that every tensor is aligned. Tensors may

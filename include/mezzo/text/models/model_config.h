@@ -26,11 +26,6 @@ struct ModelConfig {
   std::string first_architecture;  ///< the first of architectures; empty where a file has none
   std::string problem_type = "single_label_classification";  ///< without one in a file, regression for one output
   std::vector<std::string> label_names;  ///< id2label in the order of ids; LABEL_0, LABEL_1, … where a file has none
-  /// Of multi_label_classification, in the order of ids: the probability from which on a text has a label; empty where
-  /// a file has none.
-  std::vector<double> label_thresholds;
-  /// Of single_label_classification: what the outputs are divided by before the softmax; 1 where a file has none.
-  double softmax_temperature = 1;
   /// Of a model that reads long texts in windows: what their outputs are pooled by, "mean" or "max", and how many
   /// tokens two overlap by; empty where texts are cut.
   std::string window_pooling;

@@ -27,6 +27,12 @@ struct Head {
   RowsPer rows = RowsPer::kText;
 };
 
+/// A change of a model's outputs: times `factor`, plus `shift`.
+struct OutputScaling {
+  double factor = 1;
+  at::Tensor shift = {};  ///< [num_outputs]; undefined for none
+};
+
 /// An encoder and a head for a task, on packed rows; made by make_model().
 ///
 /// A torch::nn::Module whose parameters carry transformers' names
@@ -55,6 +61,10 @@ class ModelForTask : public torch::nn::Module {
 
   virtual const ModelConfig& config() const = 0;
   const Head& head() const { return head_; }
+  /// What begins the names of the last layer's weight and bias: "classifier".
+  std::string_view output_layer() const {
+    return head_.rows == RowsPer::kToken ? "classifier" : config().head_prefix();
+  }
 
   /// What begins the names of the encoder's parameters: "bert".
   /// @see PreTrainedModel.base_model_prefix (transformers).

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,11 +23,15 @@ struct LoadedWeights {
   std::map<std::string, std::function<void()>> release = {};
 };
 
+/// The files of a folder's weights: model.safetensors, or those that model.safetensors.index.json names.
+/// @throws c10::ValueError  if there are none; the message names the weights of other formats, and their conversion.
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
+
 /// Whether `folder`, whose config is `config`, holds a trained head for texts or for tokens, not only an encoder, or
 /// one with a head for something else, as a ForQuestionAnswering has.
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder);
 
-/// Fills `model` from `folder`/model.safetensors, written by transformers or by mezzo: names with
+/// Fills `model` from the weight_files() of `folder`, written by transformers or by mezzo: names with
 /// or without the prefix of the family (`bert.`), any floating dtype, old names `LayerNorm.gamma`
 /// and `LayerNorm.beta` too. A missing head or pooler, or one for something else than the model's, is drawn from `seed`
 /// and reported.
@@ -50,6 +55,16 @@ LoadedWeights map_pretrained(ModelForTask& model,
                              const std::filesystem::path& folder,
                              uint64_t seed = 0,
                              bool new_head = false);
+
+/// Changes the weight and bias of the last layer in place, so that the model's outputs are scaled.
+/// @param layer  ModelForTask::output_layer()
+/// @param tensors  of the model by name; those of other layers may be missing
+/// @throws std::out_of_range  if the layer's are missing
+void rescale_outputs(const OutputScaling& scaling, std::string_view layer, std::map<std::string, at::Tensor> tensors);
+
+/// Does that to the model that save_pretrained() wrote into `folder`.
+/// @return as save_pretrained()
+std::string rescale_outputs(const OutputScaling& scaling, std::string_view layer, const std::filesystem::path& folder);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is made if need be;
 /// transformers' `from_pretrained` loads them. Each file is replaced atomically.

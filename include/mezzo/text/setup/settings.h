@@ -89,7 +89,10 @@ void visit_settings(Config& config, Visit&& visit) {
   constexpr double kHuge = 1e30;
 
   constexpr std::string_view kData = "Data";
-  visit(Setting(kData, "model", "Hugging Face folder to start from").metavar("DIR").required().changes_no_numbers(),
+  visit(Setting(kData, "model", "folder of a model, or its name on the Hugging Face Hub: NAME, ORG/NAME, NAME@REVISION")
+            .metavar("MODEL")
+            .required()
+            .changes_no_numbers(),
         config.model);
   visit(Setting(kData, "model-config", "config.json of a model with fresh weights, in place of --model")
             .changes_no_numbers(),

@@ -20,15 +20,10 @@ class MultiLabelClassification : public Classification {
   /// @param labels  an output of the model each.
   /// @param metric  that decides which model is the best: micro F1, where it is empty.
   /// @param on_unknown_label  see TaskOptions
-  /// @param thresholds  from 0 to 1, one a label: of which probability on a text has it; empty: 0.5 of all.
-  explicit MultiLabelClassification(LabelMap labels,
-                                    std::string_view metric = "",
-                                    std::string on_unknown_label = "",
-                                    std::vector<double> thresholds = {});
+  explicit MultiLabelClassification(LabelMap labels, std::string_view metric = "", std::string on_unknown_label = "");
 
   std::string_view problem_type() const override { return kProblemType; }
   std::string summary() const override;
-  void describe(ModelConfig& config) const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;
 
@@ -48,13 +43,12 @@ class MultiLabelClassification : public Classification {
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
   std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// Each label's threshold, for the most F1.
+  /// Shifts each label's outputs by its threshold of the most F1, which becomes the probability 0.5.
   bool is_tunable() const override { return true; }
-  std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const override;
-  std::string tuning() const override;
+  Tuning tune(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// The labels whose probability reaches their threshold, and the probabilities of all.
-  /// @throws c10::ValueError  for a `min_score`: thresholds say what is too low.
+  /// The labels whose probability is at least 0.5, and the probabilities of all.
+  /// @throws c10::ValueError  for a `min_score`.
   std::vector<Prediction> predictions(const at::Tensor& outputs,
                                       const WordsOfTexts& words,
                                       const PredictionOptions& options) const override;
@@ -63,9 +57,6 @@ class MultiLabelClassification : public Classification {
   std::shared_ptr<Classification> clone() const override { return std::make_shared<MultiLabelClassification>(*this); }
   at::Tensor label_counts(const at::Tensor& targets) const override;
   at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
-  at::Tensor thresholds() const;
-
-  std::vector<double> thresholds_;
 };
 
 }  // namespace mezzo::text

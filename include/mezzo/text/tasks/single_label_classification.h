@@ -20,17 +20,14 @@ class SingleLabelClassification : public Classification {
   /// @param labels  an output of the model each.
   /// @param metric  that decides which model is the best: accuracy, where it is empty.
   /// @param on_unknown_label  see TaskOptions
-  /// @param temperature  above 0: outputs are divided by it before the softmax of probabilities.
-  /// @param calibrate  whether tuned() fits one.
+  /// @param calibrate  whether tune() fits a temperature.
   explicit SingleLabelClassification(LabelMap labels,
                                      std::string_view metric = "",
                                      std::string on_unknown_label = "",
-                                     double temperature = 1,
                                      bool calibrate = false);
 
   std::string_view problem_type() const override { return kProblemType; }
   std::string summary() const override;
-  void describe(ModelConfig& config) const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;
 
@@ -47,18 +44,16 @@ class SingleLabelClassification : public Classification {
   /// F1 is averaged over the labels in targets or predictions. Of two labels the second is the positive one. Of more,
   /// the area under the ROC curve is the mean over all labels against the rest, and NaN if a label has no row; average
   /// precision is the mean over the labels that have rows.
-  /// The loss is that of the outputs as they are, log loss and calibration error of the probabilities.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
   std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// The temperature of the least log loss, between 1/100 and 100; 1 where it lies beyond.
+  /// Divides the outputs by the temperature of the least log loss, from 1/100 to 100; by 1 if it lies beyond.
   /// @see Guo et al., On Calibration of Modern Neural Networks (2017), section 4.2
   bool is_tunable() const override { return calibrate_; }
-  std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const override;
-  std::string tuning() const override;
+  Tuning tune(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// The most likely label, its score, and the scores of all: softmax of the outputs over the temperature. Below
-  /// `min_score` the label is null.
+  /// The most likely label, its score, and the scores of all: softmax of the outputs. Below `min_score` the label is
+  /// null.
   std::vector<Prediction> predictions(const at::Tensor& outputs,
                                       const WordsOfTexts& words,
                                       const PredictionOptions& options) const override;
@@ -67,9 +62,7 @@ class SingleLabelClassification : public Classification {
   std::shared_ptr<Classification> clone() const override { return std::make_shared<SingleLabelClassification>(*this); }
   at::Tensor label_counts(const at::Tensor& targets) const override;
   at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
-  at::Tensor probabilities(const at::Tensor& outputs) const;
 
-  double temperature_;
   bool calibrate_;
 };
 

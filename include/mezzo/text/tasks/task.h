@@ -47,6 +47,12 @@ struct Evaluation {
   std::vector<Mistake> mistakes;  ///< as of Task::mistakes(); empty where nobody asked
 };
 
+/// A change of a model's outputs, and a sentence about it.
+struct Tuning {
+  OutputScaling scaling;
+  std::string note;
+};
+
 /// What a task measures: all that it can, of which some are shown and the first of these decides
 /// which model is the best.
 class MetricChoice {
@@ -163,13 +169,11 @@ class Task {
   /// The surest of the wrong predictions, twenty at most, the surest first; none where there are no labels.
   /// @param outputs, targets  as of evaluate(), which found a finite loss.
   virtual std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const;
-  /// Whether it leaves something to be fitted to a trained model.
+  /// Whether tune() fits something to a trained model.
   virtual bool is_tunable() const { return false; }
-  /// The same task with what is_tunable(), fitted.
-  /// @param outputs, targets  as of evaluate(), of texts that the model was not trained on.
-  virtual std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const;
-  /// What tuned() has come to, for a note.
-  virtual std::string tuning() const { return ""; }
+  /// The change of a trained model's outputs that fits its scores to texts that it was not trained on.
+  /// @param outputs, targets  as of evaluate().
+  virtual Tuning tune(const at::Tensor& outputs, const at::Tensor& targets) const;
   /// Whether a model with `score`, by the first of metrics(), is to be kept in place of one with `best`; nullopt: of
   /// none. One whose loss is not finite never is.
   bool is_better(const ModelScore& score, const std::optional<ModelScore>& best) const;
@@ -200,8 +204,7 @@ LabelKind label_kind(std::string_view problem_type);
 /// @throws c10::ValueError  for rows that nobody can mean to train on.
 std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options = {});
 
-/// The task that a model was trained for: by problem_type, label_names, label_thresholds and
-/// softmax_temperature.
+/// The task that a model was trained for: by problem_type and label_names.
 /// @throws c10::ValueError  that lists the problem types mezzo knows, for another.
 std::shared_ptr<const Task> make_task(const ModelConfig& config);
 

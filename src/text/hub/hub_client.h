@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace mezzo::text {
+
+/// The server did not answer; a cached model may do.
+struct HubUnreachable : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// HTTP requests to a hub. Not thread-safe.
+class HubClient {
+ public:
+  struct Answer {
+    int64_t status = 0;
+    std::map<std::string, std::string> headers = {};  ///< of the first response, names in lower case
+    std::string body = {};
+  };
+
+  /// @param token  sent to `endpoint` alone; empty for none.
+  HubClient(std::string endpoint, std::string token, std::function<bool()> stop_requested);
+  ~HubClient();
+  HubClient(const HubClient&) = delete;
+  HubClient& operator=(const HubClient&) = delete;
+
+  /// @param path  below the endpoint.
+  /// @throws HubUnreachable, DownloadStopped
+  Answer get(const std::string& path);
+  /// As get(); follows redirects within the endpoint only, whose headers are kept.
+  Answer head(const std::string& path);
+  /// Appends to `file` what it lacks of the file at `path`, and tries again if the connection breaks.
+  /// @param progress  gets the bytes that are in the file.
+  /// @return the status; 200 once the file is whole, as far as the server says.
+  /// @throws c10::Error  naming `file` if it cannot be written; HubUnreachable, DownloadStopped
+  int64_t download(const std::string& path,
+                   const std::filesystem::path& file,
+                   const std::function<void(int64_t bytes)>& progress);
+
+ private:
+  struct Connection;
+  Answer ask(const std::string& path, bool is_head);
+
+  std::string endpoint_;
+  std::unique_ptr<Connection> connection_;
+};
+
+/// Whether `file` has the hash that `etag` is: SHA-256 in 64 digits, or SHA-1 in 40, of the content or of Git's blob.
+/// True for other etags, which are no hashes.
+bool has_hash_of_etag(const std::filesystem::path& file, const std::string& etag);
+
+}  // namespace mezzo::text
