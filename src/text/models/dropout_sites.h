@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/dropout_site.h"
+#include "encoder/dropout_site.h"
 #include "mezzo/text/data/packed_batch.h"
 
 namespace mezzo::text {
@@ -25,7 +25,7 @@ inline uint32_t relative_site(int64_t num_layers, int64_t layer) {
   return site_behind_layers(num_layers) + 1 + static_cast<uint32_t>(layer);
 }
 
-inline kernels::DropoutSite dropout_site(double p, const DropoutSeed& random, uint32_t site) {
+inline encoder::DropoutSite dropout_site(double p, const DropoutSeed& random, uint32_t site) {
   return {p, {random.seed, random.step, site}, random.step_offset};
 }
 
