@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 
-#include "amp/autocast_setting.h"
 #include "amp/named_overflow.h"
 #include "amp/policy_region.h"
 #include "amp/pytorch_cast_cache.h"

@@ -1,17 +1,16 @@
 #include "mezzo/amp/checkpoint.h"
 
-#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
 
 #include "amp/no_cast_cache.h"
+#include "amp/random_state_guard.h"
 #include "mezzo/amp/autocast_state.h"
 
 namespace mezzo {
@@ -20,58 +19,6 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariable;
 using torch::autograd::SavedVariableHooks;
-
-/// The default random-number generators of the CPU and of the accelerators among some devices.
-class RandomStates {
- public:
-  explicit RandomStates(const std::vector<at::Tensor>& tensors) {
-    add(at::kCPU);
-    for (const at::Tensor& tensor : tensors) {
-      if (tensor.defined() && at::accelerator::isAccelerator(tensor.device().type())) {
-        add(tensor.device());
-      }
-    }
-  }
-
-  RandomStates() = default;
-  /// The present states of the same generators.
-  RandomStates now() const {
-    RandomStates present;
-    for (const auto& [generator, state] : states_) {
-      present.add(generator.device());
-    }
-    return present;
-  }
-
-  void set() const {
-    for (auto [generator, state] : states_) {
-      const std::lock_guard lock(generator.mutex());
-      generator.set_state(state);
-    }
-  }
-
- private:
-  void add(c10::Device device) {
-    auto generator = at::globalContext().defaultGenerator(device);
-    if (std::ranges::none_of(states_, [&](const auto& each) { return each.first == generator; })) {
-      const std::lock_guard lock(generator.mutex());
-      states_.emplace_back(generator, generator.get_state());
-    }
-  }
-
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
-
-class RandomStatesGuard {
- public:
-  explicit RandomStatesGuard(const RandomStates& states) : previous_(states.now()) { states.set(); }
-  ~RandomStatesGuard() { previous_.set(); }
-  RandomStatesGuard(const RandomStatesGuard&) = delete;
-  RandomStatesGuard& operator=(const RandomStatesGuard&) = delete;
-
- private:
-  const RandomStates previous_;
-};
 
 /// A tensor that backward will want: what it looks like, and itself once it was computed again.
 struct SavedTensor {
@@ -106,7 +53,12 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
       inputs_.emplace_back(input, /*is_output=*/false);  // an outer checkpoint drops these as others
     }
     if (options.preserve_rng_state()) {
-      random_ = RandomStates(inputs);
+      random_.emplace().add(at::kCPU);
+      for (const at::Tensor& input : inputs) {
+        if (input.defined() && at::accelerator::isAccelerator(input.device().type())) {
+          random_->add(input.device());
+        }
+      }
     }
   }
 
@@ -277,9 +229,10 @@ void CheckpointFrame::recompute() {
   const AutocastStateGuard autocast(autocast_);
   const NoCastCacheGuard no_cache;  // the region of the first call may have ended, and its cache with it
   const at::AutoGradMode with_grad(true);
-  std::optional<RandomStatesGuard> random;
+  std::optional<RandomStateGuard> random;
   if (random_) {
-    random.emplace(*random_);
+    random.emplace(random_->now());
+    random_->set();
   }
   recompute_(inputs);
   TORCH_CHECK(!is_complete || num_recomputed_ == saved_.size(), "checkpoint: the function saved ", num_recomputed_,

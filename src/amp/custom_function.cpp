@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
-#include "amp/autocast_setting.h"
 #include "amp/policy_region.h"
 #include "amp/tensor_caster.h"
 

@@ -97,18 +97,14 @@ struct Findings {
   bool inf = false;  // +inf or -inf
   bool plus_inf = false;
   bool nan = false;
-
-  void add(const TracedTensor& tensor) {
-    inf = inf || tensor.num_inf > 0 || tensor.num_minus_inf > 0;
-    plus_inf = plus_inf || tensor.num_inf > 0;
-    nan = nan || tensor.num_nan > 0;
-  }
 };
 
 Findings look_at(const std::vector<TracedTensor>& tensors) {
   Findings findings;
   for (const TracedTensor& tensor : tensors) {
-    findings.add(tensor);
+    findings.inf |= tensor.num_inf > 0 || tensor.num_minus_inf > 0;
+    findings.plus_inf |= tensor.num_inf > 0;
+    findings.nan |= tensor.num_nan > 0;
   }
   return findings;
 }
@@ -169,11 +165,7 @@ class FiniteTracer::Trace {
   void begin_node(Call& call, const at::RecordFunction& function);
   bool begin_op(Call& call, const at::RecordFunction& function);
   void judge(const Call& call, std::vector<TracedTensor> outputs);
-  void found(bool produced,
-             std::string name,
-             std::vector<TracedTensor> inputs,
-             std::vector<TracedTensor> outputs,
-             std::string source = "");
+  void found(NonFiniteOp op);
   std::string source_of(const Call& call);
   void note_origin(const Call& call, const at::Tensor& values);
   void place(NonFiniteOp& op) const;
@@ -209,7 +201,7 @@ void FiniteTracer::Trace::begin_node(Call& call, const at::RecordFunction& funct
   }
   const auto received = look_at(gradients);
   if ((received.inf || received.nan) && origin_is_known_) {
-    found(/*produced=*/false, function.name(), std::move(gradients), {});
+    found({.produced_here = false, .op = function.name(), .inputs = std::move(gradients)});
   }
 }
 
@@ -308,26 +300,19 @@ void FiniteTracer::Trace::judge(const Call& call, std::vector<TracedTensor> outp
   }
   // An input of -inf alone is taken for a mask.
   if (produced || (origin_is_known_ && (received.nan || received.plus_inf))) {
-    auto source = call.op->is_copy ? source_of(call) : "";
-    found(produced, call.op->name, std::move(inputs), std::move(outputs), std::move(source));
+    found({.produced_here = produced,
+           .op = call.op->name,
+           .source = call.op->is_copy ? source_of(call) : "",
+           .inputs = std::move(inputs),
+           .outputs = std::move(outputs)});
   }
 }
 
 /// Keeps the first.
-void FiniteTracer::Trace::found(bool produced,
-                                std::string name,
-                                std::vector<TracedTensor> inputs,
-                                std::vector<TracedTensor> outputs,
-                                std::string source) {
+void FiniteTracer::Trace::found(NonFiniteOp op) {
   if (is_done_.exchange(true)) {
     return;
   }
-  NonFiniteOp op;
-  op.produced_here = produced;
-  op.op = std::move(name);
-  op.inputs = std::move(inputs);
-  op.outputs = std::move(outputs);
-  op.source = std::move(source);
   {
     const std::lock_guard lock(mutex_);
     place(op);

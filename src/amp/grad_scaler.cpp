@@ -91,21 +91,9 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
 }
 
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
-  if (!is_enabled() || outputs.empty()) {
-    return outputs.vec();
-  }
-  for (const at::Tensor& output : outputs) {
-    TORCH_CHECK_VALUE(output.defined(),
-                      "GradScaler: scale() got an undefined tensor in a list. Pass losses, or model outputs.");
-  }
-  if (!loss_scale_->exists()) {
-    loss_scale_->create(outputs.front().device());
-  }
-  DeviceCopies scale(scale_tensor());
-  std::vector<at::Tensor> scaled;
-  scaled.reserve(outputs.size());
-  for (const at::Tensor& output : outputs) {
-    scaled.push_back(output * scale.on(output.device()));
+  auto scaled = outputs.vec();
+  for (at::Tensor& output : scaled) {
+    output = scale(output);
   }
   return scaled;
 }

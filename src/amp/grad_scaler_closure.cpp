@@ -19,10 +19,8 @@ struct ClosureOverflow {};
 std::vector<at::Tensor> clone_parameters(const torch::optim::Optimizer& optimizer) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> clones;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      clones.push_back(parameter.detach().clone());
-    }
+  for (const at::Tensor& parameter : detail::all_parameters(optimizer)) {
+    clones.push_back(parameter.detach().clone());
   }
   return clones;
 }
@@ -30,10 +28,8 @@ std::vector<at::Tensor> clone_parameters(const torch::optim::Optimizer& optimize
 void restore_parameters(torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& clones) {
   const c10::NoGradGuard no_grad;
   auto clone = clones.begin();
-  for (auto& group : optimizer.param_groups()) {
-    for (at::Tensor& parameter : group.params()) {
-      parameter.copy_(*clone++);
-    }
+  for (const at::Tensor& parameter : detail::all_parameters(optimizer)) {
+    parameter.copy_(*clone++);
   }
 }
 

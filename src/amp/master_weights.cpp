@@ -1,16 +1,17 @@
 #include "mezzo/amp/master_weights.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "kernels/dtypes.h"
 #include "memory/device_copy.h"
-#include "memory/side_by_side.h"
 
 namespace mezzo {
 namespace {
@@ -22,6 +23,22 @@ void check_parameter(const NamedParameter& parameter) {
   TORCH_CHECK_VALUE(!tensor.grad().defined(), "MasterWeights: parameter ", name,
                     " has a gradient already, of another dtype than its half copy; construct before the first backward "
                     "or drop the gradients");
+}
+
+/// float32 `weights` in `dtype`. Weights of one storage share one again, in the same places.
+std::vector<at::Tensor> converted(const std::vector<at::Tensor>& weights, c10::ScalarType dtype) {
+  const at::AutoDispatchBelowADInplaceOrView without_autograd;  // each result has a version of its own
+  std::map<const void*, at::Tensor> storages;
+  std::vector<at::Tensor> halves;
+  for (const at::Tensor& weight : weights) {
+    at::Tensor& storage = storages[weight.storage().unsafeGetStorageImpl()];
+    if (!storage.defined()) {
+      const auto elements = static_cast<int64_t>(weight.storage().nbytes()) / weight.element_size();
+      storage = weight.as_strided({elements}, {1}, 0).to(dtype);
+    }
+    halves.push_back(storage.as_strided(weight.sizes(), weight.strides(), weight.storage_offset()));
+  }
+  return halves;
 }
 
 /// Tells of all weights that were rounded whether one turned to inf, which would only
@@ -78,7 +95,7 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
     }
     weights_.push_back({parameter.name, parameter.tensor, /*half_copy=*/{}, parameter.norm});
   }
-  const auto halves = convert_together(values, [&](const at::Tensor& each) { return each.to(dtype); });
+  const auto halves = converted(values, dtype);
   values.clear();
   Rounding rounding(dtype);
   for (size_t i = 0; i < rounded.size(); ++i) {

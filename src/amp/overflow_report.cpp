@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "amp/dtype_name.h"
 #include "amp/text_table.h"
 #include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
@@ -46,7 +45,7 @@ std::vector<Checked> collect(torch::optim::Optimizer& optimizer) {
 at::Tensor gather(const std::vector<at::Tensor>& rows) {
   std::vector<at::Tensor> together;
   for (const at::Tensor& row : rows) {
-    together.push_back(copy_to(row, rows.front().device(), widest_float(row.device())));
+    together.push_back(copy_to(row, rows.front().device(), accumulation_dtype(row.device())));
   }
   return at::stack(together).cpu().to(at::kDouble);
 }
@@ -69,7 +68,7 @@ void keep_non_finite(std::vector<Checked>& checked) {
 
 /// Counts of inf and NaN, and the largest finite magnitude: [3].
 at::Tensor details(const at::Tensor& values) {
-  const auto dtype = widest_float(values.device());
+  const auto dtype = accumulation_dtype(values.device());
   const auto magnitude = values.abs();
   const auto largest = at::where(magnitude.isfinite(), magnitude, 0).max();
   return at::stack({magnitude.isinf().sum().to(dtype), magnitude.isnan().sum().to(dtype), largest.to(dtype)});
@@ -122,7 +121,7 @@ std::string OverflowReport::to_string(size_t most) const {
       {"parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite"}};
   for (size_t i = 0; i < std::min(most, overflowed.size()); ++i) {
     const auto& gradient = overflowed[i];
-    rows.push_back({gradient.parameter, shape_of(gradient), std::string(dtype_name(gradient.dtype)),
+    rows.push_back({gradient.parameter, shape_of(gradient), std::string(c10::getDtypeNames(gradient.dtype).first),
                     std::to_string(gradient.num_inf), std::to_string(gradient.num_nan),
                     std::to_string(gradient.num_values), c10::str(gradient.largest_finite)});
   }

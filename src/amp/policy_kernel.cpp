@@ -1,5 +1,3 @@
-#include "amp/policy_kernel.h"
-
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "amp/text_table.h"
+#include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
 
 namespace mezzo {
@@ -39,10 +40,10 @@ constexpr int64_t kDeviceBins = static_cast<int64_t>(GradientExponents::kBins) +
 constexpr int64_t kChunk = 1 << 24;  // histc counts in float32, which is exact so far
 
 /// Counts per bin, then the largest finite magnitude: float64 [kDeviceBins + 1],
-/// on the gradient's device, or the CPU for one of MPS.
+/// on the gradient's device, or on the CPU if the device has no float64.
 at::Tensor histogram(const at::Tensor& gradient, double scale) {
   auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-  if (values.is_mps()) {  // which has no float64
+  if (accumulation_dtype(values.device()) != at::kDouble) {
     values = values.cpu();
   }
   auto counts = at::zeros({kDeviceBins}, values.options().dtype(at::kDouble));

@@ -49,15 +49,10 @@ void visit_values(const at::IValue& value, const std::function<void(const at::Te
   }
 }
 
-std::pair<at::Tensor, at::Tensor> range_of(const at::Tensor& values) {
-  auto [least, greatest] = at::aminmax(readable(values));  // spreads NaN to both
-  return {std::move(least), std::move(greatest)};
-}
-
 TracedTensor describe(std::string name, const at::Tensor& tensor) {
   TracedTensor traced{.name = std::move(name), .shape = tensor.sizes().vec(), .dtype = tensor.scalar_type()};
   const auto values = readable(tensor);
-  const auto [least, greatest] = range_of(values);
+  const auto [least, greatest] = at::aminmax(values);  // spreads NaN to both
   const auto range = at::stack({least, greatest}).cpu().to(at::kDouble);
   traced.min = range.const_data_ptr<double>()[0];
   traced.max = range.const_data_ptr<double>()[1];

@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "mezzo/amp/finite_tracer.h"
 
@@ -15,9 +14,6 @@ namespace mezzo {
 /// not empty, floating or complex, strided or sparse COO, with memory. Of complex and sparse
 /// ones it gets the real values.
 void visit_values(const at::IValue& value, const std::function<void(const at::Tensor&)>& visit);
-
-/// The least and greatest value, 0-dim: both finite iff all values are. Never syncs.
-std::pair<at::Tensor, at::Tensor> range_of(const at::Tensor& values);
 
 /// Syncs; reads finite values once.
 TracedTensor describe(std::string name, const at::Tensor& tensor);

@@ -4,7 +4,7 @@
 #include <c10/core/Device.h>
 
 #include "encoder/blocks.h"
-#include "kernels/dropout_site.h"
+#include "encoder/dropout_site.h"
 
 /// What the fused blocks compute between matrix products, without autograd, as
 /// each kind of device has it.
@@ -169,6 +169,9 @@ struct BlockOps {
   /// alone, and may be asked before queries, keys and values are computed.
   bool (*leaves_attention)(const PackedAttention& attention) = nullptr;
 
+  /// One application of the mask. `x`: of any shape.
+  at::Tensor (*dropout)(const at::Tensor& x, const DropoutSite& site);
+
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]
   /// @param row_numbers  [T] int64: rows of the dropout mask; undefined for 0 ... T - 1
@@ -246,10 +249,10 @@ struct BlockOps {
 };
 
 /// Its functions, for what each kind of device says of all of them.
-#define MEZZO_FOR_BLOCK_OPS(what)                                                                   \
-  what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)           \
-      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation) \
-          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)     \
+#define MEZZO_FOR_BLOCK_OPS(what)                                                                       \
+  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm) \
+      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)     \
+          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)         \
               what(first_token_attention) what(first_token_attention_backward)
 
 /// Those for a kind of device; nullptr where the fused blocks cannot run there.

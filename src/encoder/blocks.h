@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "encoder/activation.h"
+#include "encoder/dropout_site.h"
 #include "encoder/packed_attention.h"
-#include "kernels/dropout_site.h"
 
 /// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher,
 /// mezzo::NAME: a composition of ATen operations on any device (encoder/reference), which op

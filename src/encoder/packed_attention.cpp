@@ -83,7 +83,9 @@ at::Tensor flash_attention(const at::Tensor& query,
   std::optional<RandomStateGuard> random_state;  // what the user draws next is not ours to change
   if (dropout.p > 0) {
     const auto& generator = at::globalContext().defaultGenerator(query.device());
-    random_state.emplace(generator);
+    RandomStates states;
+    states.add(generator);
+    random_state.emplace(std::move(states));
     key_generator(generator, dropout.key);
   }
   const auto context = std::get<0>(at::_flash_attention_forward(

@@ -5,14 +5,11 @@
 #include <cstdint>
 #include <optional>
 
+#include "encoder/dropout_site.h"
 #include "encoder/relative_positions.h"
 #include "encoder/sequence_layout.h"
-#include "kernels/dropout_site.h"
 
 namespace mezzo::encoder {
-
-using kernels::DropoutSite;
-using kernels::RandomKey;
 
 /// What attention makes of the places of tokens in their sequence.
 struct TokenPositions {

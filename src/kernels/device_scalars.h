@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/maximum.h>
+#include <c10/util/Exception.h>
 
 #include <optional>
 
@@ -11,12 +12,18 @@
 /// 0-dim tensors that decide on a step where they live, so that nothing waits for them.
 namespace mezzo {
 
-/// float64, or float32 on MPS, which has no float64.
-inline at::ScalarType widest_float(c10::Device device) { return device.is_mps() ? at::kFloat : at::kDouble; }
+/// The dtype in which a device accumulates: float64, or float32 on MPS, which has no float64.
+inline at::ScalarType accumulation_dtype(c10::Device device) { return device.is_mps() ? at::kFloat : at::kDouble; }
+
+/// @throws c10::ValueError  if `device` lacks float64, the dtype of a learning rate that is a tensor
+inline void check_lr_device(c10::Device device) {
+  TORCH_CHECK_VALUE(accumulation_dtype(device) == at::kDouble, "mezzo: a learning rate cannot be a tensor on ", device,
+                    ", which has no float64; set it to a number");
+}
 
 /// 1 / scale, rounded once: float32 division is inexact under some compilers' fast modes.
 inline at::Tensor inverse_of(const at::Tensor& scale) {
-  return scale.to(widest_float(scale.device())).reciprocal().to(at::kFloat);
+  return scale.to(accumulation_dtype(scale.device())).reciprocal().to(at::kFloat);
 }
 
 /// What gradients of this total norm are multiplied by, so that it is `max_norm` at most.

@@ -23,20 +23,12 @@ struct OperatorKernel {
   torch::CppFunction (*make)();
 };
 
-/// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place,
-/// kCompositeImplicitAutograd for a composition of ATen operations that serves every device
-/// without a kernel of its own.
+/// `kFunction` for `key`: kCompositeExplicitAutograd for all devices below autograd, kAutograd and such in its
+/// place, kCompositeImplicitAutograd for a composition of ATen operations.
 template <auto* kFunction>
 constexpr OperatorKernel kernel(c10::DispatchKey key) {
   using Function = std::remove_pointer_t<decltype(kFunction)>;
   return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
-}
-
-/// `kFunction` for tensors of the kinds of accelerators that can have kernels of mezzo's (see
-/// device_kernels.h): CUDA's, and one from outside of LibTorch.
-template <auto* kFunction>
-constexpr std::array<OperatorKernel, 2> accelerator_kernels() {
-  return {kernel<kFunction>(c10::DispatchKey::CUDA), kernel<kFunction>(c10::DispatchKey::PrivateUse1)};
 }
 
 /// `kFunction` for all that may have fused blocks, CPUs, CUDA devices and those of outside, in place

@@ -1,7 +1,5 @@
 #include "kernels/optimizer_kernels.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -40,25 +38,30 @@ bool hides_denormals(double eps, double decay) {
   return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
 }
 
+/// By the kernel of the device, where it can take the update, else by the specification.
 template <class Settings>
-using UpdateKernel = void(const ParameterUpdates&, const Settings&, const GradientFactors&);
-
-/// Those that it can go to `fast_kernel`, the others to `reference_kernel`.
-template <class Settings>
-void update_with(const ParameterUpdates& updates,
+void update_with(UpdateKernel<Settings>* DeviceKernels::* kernel,
+                 const ParameterUpdates& updates,
                  const Settings& settings,
-                 const GradientFactors& factors,
-                 UpdateKernel<Settings>& fast_kernel,
-                 UpdateKernel<Settings>& reference_kernel) {
-  const auto check = [&](const at::Tensor& factor, at::ScalarType dtype) {
-    TORCH_CHECK_VALUE(!factor.defined() || updates.empty() || is_number(factor, dtype, updates.front().param.device()),
-                      "mezzo: a factor of an update must be one ", dtype, " number on the parameters' device, got ",
-                      factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
-  };
+                 const GradientFactors& factors) {
+  if (updates.empty()) {
+    return;
+  }
+  const auto device = updates.front().param.device();
+  auto* const fast_kernel = device_kernels(device).*kernel;
+  auto* const reference_kernel = reference::kDeviceKernels.*kernel;
+  if (fast_kernel == reference_kernel) {
+    return reference_kernel(updates, settings, factors);
+  }
   auto in_float32 = factors;
   if (factors.clip.defined() && factors.clip.scalar_type() == at::kDouble) {
     in_float32.clip = factors.clip.to(at::kFloat);
   }
+  const auto check = [&](const at::Tensor& factor, at::ScalarType dtype) {
+    TORCH_CHECK_VALUE(!factor.defined() || is_number(factor, dtype, device),
+                      "mezzo: a factor of an update must be one ", dtype, " number on the parameters' device, got ",
+                      factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
+  };
   for (const at::Tensor& factor : {in_float32.inv_scale, in_float32.clip, in_float32.found_inf}) {
     check(factor, at::kFloat);
   }
@@ -162,14 +165,6 @@ ParameterUpdates updates_of(at::TensorList params,
   return updates;
 }
 
-GradientFactors factors_of(const OptionalTensor& inv_scale,
-                           const OptionalTensor& clip,
-                           const OptionalTensor& found_inf,
-                           const OptionalTensor& lr) {
-  return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor()),
-          lr.value_or(at::Tensor())};
-}
-
 /// The lists of some updates.
 struct UpdateLists {
   explicit UpdateLists(const ParameterUpdates& updates) {
@@ -204,13 +199,8 @@ struct UpdateLists {
 };
 
 /// The operator of an optimizer whose own settings are `Own...`.
-template <class Settings,
-          UpdateKernel<Settings>& kCpu,
-          UpdateKernel<Settings>& kDevice,
-          UpdateKernel<Settings>& kReference,
-          class... Own>
+template <class Settings, UpdateKernel<Settings>* DeviceKernels::* kKernel, class... Own>
 struct UpdateOperator {
-  template <UpdateKernel<Settings>& kKernel>
   static void run(at::TensorList params,
                   at::TensorList gradients,
                   const OptionalTensors& half_copies,
@@ -228,22 +218,14 @@ struct UpdateOperator {
     const Settings settings{own...};
     const auto updates = updates_of(params, gradients, half_copies, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
-    const auto factors = factors_of(inv_scale, clip, found_inf, lr);
-    if (&kKernel == &kReference) {
-      kReference(updates, settings, factors);
-    } else {
-      update_with(updates, settings, factors, kKernel, kReference);
-    }
+    const auto tensor = [](const OptionalTensor& factor) { return factor.value_or(at::Tensor()); };
+    update_with(kKernel, updates, settings, {tensor(inv_scale), tensor(clip), tensor(found_inf), tensor(lr)});
   }
-
-  using Signature = std::remove_pointer_t<decltype(&run<kReference>)>;
 
   /// @param own  the schema of `Own`
   UpdateOperator(const std::string& name, const std::string& own)
       : op(name + "(" MEZZO_UPDATE_LISTS ", " MEZZO_FACTORS ", " + own + ") -> ()",
-           kernel<&run<kCpu>>(c10::DispatchKey::CPU),
-           accelerator_kernels<&run<kDevice>>(),
-           kernel<&run<kReference>>(c10::DispatchKey::CompositeExplicitAutograd),
+           kernel<&run>(c10::DispatchKey::CompositeExplicitAutograd),
            meta_in_place(),
            no_autograd()) {}
 
@@ -254,81 +236,42 @@ struct UpdateOperator {
        if_defined(factors.found_inf), if_defined(factors.lr), own...);
   }
 
-  Operator<Signature> op;
+  Operator<decltype(run)> op;
 };
 
-const UpdateOperator<AdamSettings, cpu::adam, device::adam, reference::adam, double, double, double, bool, bool, bool>
-    adam_op("adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled, bool maximize");
-const UpdateOperator<SgdSettings, cpu::sgd, device::sgd, reference::sgd, double, bool, double, bool> sgd_op(
+const UpdateOperator<AdamSettings, &DeviceKernels::adam, double, double, double, bool, bool, bool> adam_op(
+    "adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled, bool maximize");
+const UpdateOperator<SgdSettings, &DeviceKernels::sgd, double, bool, double, bool> sgd_op(
     "sgd_", "float momentum, bool nesterov, float dampening, bool maximize");
-const UpdateOperator<RmspropSettings,
-                     cpu::rmsprop,
-                     device::rmsprop,
-                     reference::rmsprop,
-                     double,
-                     double,
-                     double,
-                     bool,
-                     bool>
-    rmsprop_op("rmsprop_", "float alpha, float eps, float momentum, bool centered, bool maximize");
-const UpdateOperator<LambSettings, cpu::lamb, device::lamb, reference::lamb, double, double, double, bool> lamb_op(
+const UpdateOperator<RmspropSettings, &DeviceKernels::rmsprop, double, double, double, bool, bool> rmsprop_op(
+    "rmsprop_", "float alpha, float eps, float momentum, bool centered, bool maximize");
+const UpdateOperator<LambSettings, &DeviceKernels::lamb, double, double, double, bool> lamb_op(
     "lamb_", "float beta1, float beta2, float eps, bool maximize");
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-Summary as_tuple(const GradientSummary& summary) {
+Summary summarize(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
+  TORCH_CHECK_VALUE(!gradients.empty(), "mezzo: a summary needs at least one gradient");
+  const auto device = gradients.front().device();
+  check_same_device(gradients, device);
+  if (scale) {
+    check_scale(*scale, device);
+  }
+  auto arrays = gradients.vec();
+  const bool all_have_kernels =
+      std::ranges::all_of(arrays, [](const at::Tensor& gradient) { return has_kernel(gradient.scalar_type()); });
+  const auto* kernels = all_have_kernels ? &device_kernels(device) : &reference::kDeviceKernels;
+  if (kernels != &reference::kDeviceKernels) {
+    std::ranges::transform(arrays, arrays.begin(), dense);
+  }
+  const auto summary = kernels->summarize_gradients(arrays, scale.value_or(at::Tensor()), max_norm);
   return {summary.norm, summary.found_inf, summary.sum_of_squares, summary.inv_scale, summary.clip};
 }
 
-/// As all kernels want them.
-void check_summary(at::TensorList gradients, const OptionalTensor& scale) {
-  TORCH_CHECK_VALUE(!gradients.empty(), "mezzo: a summary needs at least one gradient");
-  check_same_device(gradients, gradients.front().device());
-  if (scale) {
-    check_scale(*scale, gradients.front().device());
-  }
-}
-
-/// The dtype of their norm, and of what it clips them by.
-at::ScalarType norm_dtype(at::TensorList gradients) {
-  const auto is_double = [](const at::Tensor& gradient) { return gradient.scalar_type() == at::kDouble; };
-  return std::ranges::any_of(gradients, is_double) ? at::kDouble : at::kFloat;
-}
-
-Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
-  check_summary(gradients, scale);
-  return as_tuple(reference::summarize_gradients(gradients.vec(), scale.value_or(at::Tensor()), max_norm));
-}
-
-using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::Tensor&, double);
-
-template <SummaryKernel& kKernel>
-Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
-  check_summary(gradients, scale);
-  std::vector<at::Tensor> arrays;
-  for (const at::Tensor& gradient : gradients) {
-    if (!has_kernel(gradient.scalar_type())) {
-      return summarize_anywhere(gradients, scale, max_norm);
-    }
-    arrays.push_back(dense(gradient));
-  }
-  return as_tuple(kKernel(arrays, scale.value_or(at::Tensor()), max_norm));
-}
-
-Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& scale, double /*max_norm*/) {
-  check_summary(gradients, scale);
-  const auto of_norm = norm_dtype(gradients);
-  const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
-  return {number(of_norm), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(of_norm)};
-}
-
-const Operator<decltype(summarize_anywhere)> summarize_op(
+const Operator<decltype(summarize)> summarize_op(
     "summarize_gradients(Tensor[] gradients, Tensor? scale, float max_norm) -> (Tensor norm, Tensor found_inf, "
     "Tensor sum_of_squares, Tensor inv_scale, Tensor clip)",
-    kernel<&summarize_with<cpu::summarize_gradients>>(c10::DispatchKey::CPU),
-    accelerator_kernels<&summarize_with<device::summarize_gradients>>(),
-    kernel<&summarize_anywhere>(c10::DispatchKey::CompositeExplicitAutograd),
-    kernel<&summarize_nothing>(c10::DispatchKey::Meta),
+    kernel<&summarize>(c10::DispatchKey::CompositeExplicitAutograd),
     no_autograd());
 
 }  // namespace

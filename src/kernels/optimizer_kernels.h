@@ -79,27 +79,13 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
 
 /// In ATen operations, for any device and dtype.
 namespace reference {
-void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
-void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
-void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
-void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors);
 void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors);
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 
 /// float32 `values` as bfloat16, rounded up with a probability equal to the fraction lost by
 /// rounding down. Element i draws half-word i % 8 (low half of word 0 first) of Philox block i / 8,
 /// counter {block low, block high, step, site}.
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site);
 }  // namespace reference
-
-/// Tensors on the CPU, those of one update of one dense layout; float32, bfloat16 or float16, moments in float32.
-namespace cpu {
-void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
-void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
-void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
-void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors);
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
-}  // namespace cpu
 
 /// Keys the rounding of `update.param`: the parameter's index is the site.
 uint64_t rounding_key_seed(const ParameterUpdate& update);

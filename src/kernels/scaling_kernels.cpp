@@ -1,9 +1,7 @@
 #include "kernels/scaling_kernels.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
-
-#include <type_traits>
 
 #include "kernels/check_arguments.h"
 #include "kernels/device_kernels.h"
@@ -12,11 +10,6 @@
 namespace mezzo::kernels {
 namespace {
 
-using CheckKernel = at::Tensor(const GradientsToCheck&, const ScaleOfGradients&);
-using UnscaleKernel = at::Tensor(const GradientsToUnscale&, const ScaleOfGradients&);
-using LossScaleKernel = void(const LossScaleTensors&, const at::Tensor&, const LossScaleRules&);
-
-template <CheckKernel& kKernel>
 at::Tensor check(at::TensorList in_place,
                  at::TensorList in_float32,
                  const at::Tensor& scale,
@@ -25,23 +18,19 @@ at::Tensor check(at::TensorList in_place,
   check_scale(scale, scale.device());
   check_same_device(in_place, scale.device());
   check_same_device(in_float32, scale.device());
-  return kKernel({in_place.vec(), in_float32.vec()}, {scale, may_be_below_one, reproduce_pytorch});
+  if (scale.is_meta()) {
+    return at::empty_like(scale);
+  }
+  return device_kernels(scale.device())
+      .check_gradients({in_place.vec(), in_float32.vec()}, {scale, may_be_below_one, reproduce_pytorch});
 }
 
-at::Tensor check_nothing(
-    at::TensorList /*in_place*/, at::TensorList /*in_float32*/, const at::Tensor& scale, bool, bool) {
-  return at::empty({}, scale.options());
-}
-
-const Operator<decltype(check_nothing)> check_op(
+const Operator<decltype(check)> check_op(
     "check_gradients(Tensor[] in_place, Tensor[] in_float32, Tensor scale, bool may_be_below_one, "
     "bool reproduce_pytorch) -> Tensor",
-    accelerator_kernels<&check<device::check_gradients>>(),
-    kernel<&check<reference::check_gradients>>(c10::DispatchKey::CompositeExplicitAutograd),
-    kernel<&check_nothing>(c10::DispatchKey::Meta),
+    kernel<&check>(c10::DispatchKey::CompositeExplicitAutograd),
     no_autograd());
 
-template <UnscaleKernel& kKernel>
 at::Tensor unscale(at::TensorList in_place,
                    at::TensorList halves,
                    at::TensorList into,
@@ -61,24 +50,17 @@ at::Tensor unscale(at::TensorList in_place,
                       into[i].scalar_type(), " of sizes ", into[i].sizes(),
                       "; it must be float32 or float64, of the same sizes");
   }
-  return kKernel({in_place.vec(), halves.vec(), into.vec()}, {scale, may_be_below_one, reproduce_pytorch});
+  if (scale.is_meta()) {
+    return at::empty_like(scale);
+  }
+  return device_kernels(scale.device())
+      .unscale_gradients({in_place.vec(), halves.vec(), into.vec()}, {scale, may_be_below_one, reproduce_pytorch});
 }
 
-at::Tensor unscale_nothing(at::TensorList /*in_place*/,
-                           at::TensorList /*halves*/,
-                           at::TensorList /*into*/,
-                           const at::Tensor& scale,
-                           bool /*may_be_below_one*/,
-                           bool /*reproduce_pytorch*/) {
-  return at::empty({}, scale.options());
-}
-
-const Operator<decltype(unscale_nothing)> unscale_op(
+const Operator<decltype(unscale)> unscale_op(
     "unscale_gradients_(Tensor(a!)[] in_place, Tensor[] halves, Tensor(b!)[] into, Tensor scale, "
     "bool may_be_below_one, bool reproduce_pytorch) -> Tensor",
-    accelerator_kernels<&unscale<device::unscale_gradients>>(),
-    kernel<&unscale<reference::unscale_gradients>>(c10::DispatchKey::CompositeExplicitAutograd),
-    kernel<&unscale_nothing>(c10::DispatchKey::Meta),
+    kernel<&unscale>(c10::DispatchKey::CompositeExplicitAutograd),
     no_autograd());
 
 /// The rules as the schema has them, in the order of the struct.
@@ -103,13 +85,6 @@ LossScaleRules rules_of(at::ArrayRef<double> list) {
   return {list[0], list[1], list[2], count(3), list[4], list[5], count(6), list[7] != 0, list[8] != 0, list[9] != 0};
 }
 
-void update_on_cpu(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
-  update_loss_scale(*state.scale.mutable_data_ptr<float>(), state.counts.mutable_data_ptr<int32_t>(),
-                    *found_inf.const_data_ptr<float>() != 0, rules);
-}
-
-/// @tparam kInPlace  whether the kernel tells autograd nothing of what it writes to
-template <LossScaleKernel& kKernel, bool kInPlace>
 void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, at::ArrayRef<double> list) {
   TORCH_CHECK_VALUE(is_number(scale, at::kFloat, scale.device()) && is_number(found_inf, at::kFloat, scale.device()) &&
                         counts.scalar_type() == at::kInt && counts.device() == scale.device() &&
@@ -117,8 +92,9 @@ void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, 
                     "mezzo: a loss scale and found_inf must be float32 numbers, and its counts ", +kNumLossScaleCounts,
                     " int32 numbers, all of one device");
   const auto rules = rules_of(list);
-  kKernel({scale, counts}, found_inf, rules);
-  if (kInPlace) {
+  const DeviceKernels& kernels = device_kernels(scale.device());
+  kernels.update_loss_scale({scale, counts}, found_inf, rules);
+  if (&kernels != &reference::kDeviceKernels) {  // kernels tell autograd nothing of their writes
     counts.unsafeGetTensorImpl()->bump_version();
     if (!rules.is_static) {  // else a backward after this may still read it
       scale.unsafeGetTensorImpl()->bump_version();
@@ -126,15 +102,30 @@ void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, 
   }
 }
 
-const Operator<std::remove_pointer_t<decltype(&update<update_on_cpu, true>)>> update_op(
+const Operator<decltype(update)> update_op(
     "update_loss_scale_(Tensor(a!) scale, Tensor(b!) counts, Tensor found_inf, float[] rules) -> ()",
-    kernel<&update<update_on_cpu, true>>(c10::DispatchKey::CPU),
-    accelerator_kernels<&update<device::update_loss_scale, true>>(),
-    kernel<&update<reference::update_loss_scale, false>>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernel<&update>(c10::DispatchKey::CompositeExplicitAutograd),
     meta_in_place(),
     no_autograd());
 
 }  // namespace
+
+namespace cpu {
+
+at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
+  return reference::check_gradients(gradients, scale);
+}
+
+at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale) {
+  return reference::unscale_gradients(gradients, scale);
+}
+
+void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
+  kernels::update_loss_scale(*state.scale.mutable_data_ptr<float>(), state.counts.mutable_data_ptr<int32_t>(),
+                             *found_inf.const_data_ptr<float>() != 0, rules);
+}
+
+}  // namespace cpu
 
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
   return check_op(gradients.in_place, gradients.in_float32, scale.value, scale.may_be_below_one,

@@ -50,11 +50,4 @@ struct LossScaleTensors {
 /// device.
 void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
 
-/// In ATen operations, for any device and dtype.
-namespace reference {
-at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale);
-at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);
-void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
-}  // namespace reference
-
 }  // namespace mezzo::kernels

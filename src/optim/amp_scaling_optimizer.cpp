@@ -10,18 +10,24 @@ namespace mezzo::detail {
 std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer) {
   const auto* amp = dynamic_cast<AmpScalingOptimizer*>(&optimizer);
   std::vector<GradientOwner> owners;
-  for (auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const auto half_copy = amp != nullptr ? amp->half_copy_of(parameter) : at::Tensor();
-      const bool on_half_copy = half_copy.defined() && half_copy.grad().defined();
-      TORCH_CHECK_VALUE(!on_half_copy || !parameter.grad().defined(),
-                        "Optimizer: ", labelled_parameter(optimizer, parameter),
-                        " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
-                        "backward, or after none");
-      owners.push_back(on_half_copy ? GradientOwner{half_copy, parameter} : GradientOwner{parameter, {}});
-    }
+  for (const at::Tensor& parameter : all_parameters(optimizer)) {
+    const auto half_copy = amp != nullptr ? amp->half_copy_of(parameter) : at::Tensor();
+    const bool on_half_copy = half_copy.defined() && half_copy.grad().defined();
+    TORCH_CHECK_VALUE(!on_half_copy || !parameter.grad().defined(),
+                      "Optimizer: ", labelled_parameter(optimizer, parameter),
+                      " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
+                      "backward, or after none");
+    owners.push_back(on_half_copy ? GradientOwner{half_copy, parameter} : GradientOwner{parameter, {}});
   }
   return owners;
+}
+
+std::vector<at::Tensor> all_parameters(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
 }
 
 size_t num_parameters(const torch::optim::Optimizer& optimizer) {
@@ -49,14 +55,11 @@ std::string parameter_name(const torch::optim::Optimizer& optimizer, size_t inde
 }
 
 std::string labelled_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
-  size_t index = 0;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& each : group.params()) {
-      if (each.is_same(parameter)) {
-        const auto name = parameter_name(optimizer, index);
-        return name.starts_with("parameter ") ? name : "parameter " + name;
-      }
-      ++index;
+  const auto parameters = all_parameters(optimizer);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].is_same(parameter)) {
+      const auto name = parameter_name(optimizer, i);
+      return name.starts_with("parameter ") ? name : "parameter " + name;
     }
   }
   return "a parameter of no group";

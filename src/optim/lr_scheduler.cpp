@@ -13,6 +13,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
 #include "mezzo/optim/detail/amp_scaling_optimizer.h"
 #include "optim/check_number.h"
@@ -94,6 +95,7 @@ LRScheduler::LRScheduler(LearningRates lrs, LrSchedule schedule)
 
 LRScheduler::LRScheduler(const at::Tensor& lr, const LrSchedule& schedule, int64_t num_steps)
     : lrs_(lr), base_lrs_(lrs_.get()), lr_(lr) {
+  check_lr_device(lr.device());
   TORCH_CHECK_VALUE(num_steps >= 1, "LRScheduler: num_steps must be at least 1, got ", num_steps, ".");
   const auto factors = at::empty({num_steps + 1}, at::kDouble);
   for (int64_t step = 0; step <= num_steps; ++step) {

@@ -225,13 +225,15 @@ void Optimizer::set_lr(double lr) {
 }
 
 void Optimizer::set_lr(at::Tensor lr) {
+  if (lr.defined()) {
+    check_lr_device(lr.device());
+  }
   TORCH_CHECK_VALUE(lr.defined() && lr.dim() == 0 && lr.scalar_type() == at::kDouble && !lr.requires_grad(),
                     "Optimizer: a learning rate that is a tensor must be 0-dim, float64 and require no gradient, got ",
                     lr.defined() ? lr.toString() : "an undefined one",
                     lr.defined() ? c10::str(" of sizes ", lr.sizes()) : "");
-  const bool is_at_hand = std::ranges::any_of(param_groups_, [&](const auto& group) {
-    return std::ranges::any_of(group.params(), [&](const at::Tensor& each) { return each.device() == lr.device(); });
-  });
+  const bool is_at_hand = std::ranges::any_of(detail::all_parameters(*this),
+                                              [&](const at::Tensor& each) { return each.device() == lr.device(); });
   TORCH_CHECK_VALUE(is_at_hand, "Optimizer: the learning rate is on ", lr.device(),
                     ", where no parameter is; move it to ", param_groups_.front().params().front().device());
   check_lr_value(lr);
@@ -249,11 +251,9 @@ void Optimizer::zero_grad(bool set_to_none) {
       owner.mutable_grad().detach_().zero_();
     }
   };
-  for (const auto& group : param_groups_) {
-    for (const at::Tensor& parameter : group.params()) {
-      zero(parameter);
-      zero(half_copy_of(parameter));
-    }
+  for (const at::Tensor& parameter : detail::all_parameters(*this)) {
+    zero(parameter);
+    zero(half_copy_of(parameter));
   }
 }
 

@@ -97,11 +97,9 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
 std::vector<std::string> Optimizer::state_keys() const {
   std::map<std::string, int> uses;
   std::vector<std::string> keys;
-  for (const auto& group : param_groups_) {
-    for (const at::Tensor& parameter : group.params()) {
-      keys.push_back(name_of(parameter));
-      ++uses[keys.back()];
-    }
+  for (const at::Tensor& parameter : detail::all_parameters(*this)) {
+    keys.push_back(name_of(parameter));
+    ++uses[keys.back()];
   }
   const auto is_taken = [&](const std::string& key) { return key.empty() || uses[key] > 1; };
   const auto is_number = [](const std::string& key) { return key.find_first_not_of("0123456789") == key.npos; };
@@ -214,14 +212,10 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& state_d
 }
 
 void Optimizer::drop_state(size_t index) {
-  for (const auto& group : param_groups_) {
-    if (index < group.params().size()) {
-      auto* const key = group.params()[index].unsafeGetTensorImpl();
-      state_.erase(key);
-      steps_.erase(key);
-      return;
-    }
-    index -= group.params().size();
+  if (const auto parameters = detail::all_parameters(*this); index < parameters.size()) {
+    auto* const key = parameters[index].unsafeGetTensorImpl();
+    state_.erase(key);
+    steps_.erase(key);
   }
 }
 

@@ -562,8 +562,8 @@ Named run_first_reference(const FirstProblem& problem) {
     if (a.dropout.p > 0) {
       const auto numbers = (first * heads + at::arange(heads, at::kLong)).view({heads, 1});
       const auto words = kernels::reference::random_words(at::arange((count + 3) / 4, at::kLong), numbers,
-                                                          kernels::reference::step_of(a.dropout, at::kCPU),
-                                                          a.dropout.key.seed, a.dropout.key.site);
+                                                          reference::step_of(a.dropout, at::kCPU), a.dropout.key.seed,
+                                                          a.dropout.key.site);
       const auto is_kept = words.flatten(1).narrow(1, 0, count).ge(static_cast<int64_t>(std::ldexp(a.dropout.p, 32)));
       weights = weights * is_kept / (1 - a.dropout.p);
     }

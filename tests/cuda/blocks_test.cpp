@@ -12,7 +12,7 @@
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
 #include "encoder/pre_norm_blocks.h"
-#include "memory/side_by_side.h"
+#include "encoder/side_by_side.h"
 
 // Whole blocks, whose nodes take the kernels for GPUs while these tests run.
 

@@ -1,11 +1,11 @@
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/operators.h"
+#include "encoder/cuda/block_ops.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 class CudaDropoutTest : public testing::TestWithParam<at::ScalarType> {};
@@ -30,4 +30,4 @@ TEST_P(CudaDropoutTest, EqualsTheReferenceBitForBitAtEverySize) {
 INSTANTIATE_TEST_SUITE_P(AllDtypes, CudaDropoutTest, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

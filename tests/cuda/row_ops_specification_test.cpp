@@ -11,7 +11,7 @@
 
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 // Values and gradients against the specification in float64, which gets the same inputs.
 
@@ -112,8 +112,7 @@ TEST_F(CudaRowOpsSpecificationTest, ResidualLayerNormAndAllItsGradients) {
           const auto x = of_product + of_bias;
           const auto wanted = reference::residual_layer_norm(x, of_residual, {of_weight, of_shift, eps}, site, numbers);
           wanted.backward(grad.to(at::kDouble));
-          const auto dropped = has_numbers ? kernels::reference::dropout_of_rows(x, numbers, site)
-                                           : kernels::reference::dropout(x, site);
+          const auto dropped = has_numbers ? reference::dropout_of_rows(x, numbers, site) : reference::dropout(x, site);
           const NormErrors errors((dropped + of_residual).detach(), eps, grad.to(at::kDouble), of_weight.detach());
           expect_near(output, wanted.detach(), errors.output, what + "output");
           expect_near(normalised.rows, errors.rows, errors.normalised, what + "normalised");
@@ -225,7 +224,7 @@ TEST_F(CudaRowOpsSpecificationTest, MasksEqualTheSpecificationsToTheBit) {
         const Normalised normalised{rows, at::ones({7})};
         const auto found = gpu().residual_layer_norm_backward(at::randn({7, columns}), normalised, ones, site, numbers,
                                                               dtype, at::kFloat);
-        const auto wanted = kernels::reference::dropout_of_rows(found.residual, numbers, site);
+        const auto wanted = reference::dropout_of_rows(found.residual, numbers, site);
         EXPECT_TRUE(at::equal(found.product, wanted.to(dtype))) << columns << " " << first_row;
         EXPECT_EQ(found.product.eq(0).sum().item<int64_t>(), wanted.eq(0).sum().item<int64_t>());
       }
@@ -314,8 +313,7 @@ TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
       SCOPED_TRACE(testing::Message() << toString(dtype) << " " << value);
       const auto rows = with(value, {40, 132}, dtype), residual = at::randn({40, 132}), bias = at::randn({132});
       const auto exact = rows.to(at::kDouble);
-      const auto dropped = kernels::reference::dropout(exact + bias, site),
-                 dropped_grad = kernels::reference::dropout(exact, site);
+      const auto dropped = reference::dropout(exact + bias, site), dropped_grad = reference::dropout(exact, site);
       const PreNormOps& pre_norm = *ops.pre_norm;
       expect_not_finite_alike(pre_norm.residual_dropout(rows, bias, residual, site, {}), dropped + residual, "sum ");
       const auto outer = pre_norm.residual_dropout_backward(rows, true, site, {}, dtype);
@@ -330,7 +328,7 @@ TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
                                                  : at::gelu(x, activation == Activation::kGelu ? "none" : "tanh");
         };
         const auto gated = [&](const at::Tensor& x) {
-          return kernels::reference::dropout(activated(x.chunk(2, 1)[0]) * x.chunk(2, 1)[1], site);
+          return reference::dropout(activated(x.chunk(2, 1)[0]) * x.chunk(2, 1)[1], site);
         };
         const auto wanted = gated(parts);
         expect_not_finite_alike(pre_norm.gated_activation(halves, {}, activation, site, {}), wanted, "gated ");
@@ -348,7 +346,7 @@ TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
       const auto normed = [&](const at::Tensor& x) { return at::layer_norm(x, {132}, {}, {}, 1e-5); };
       expect_not_finite_alike(
           ops.embedding_layer_norm(rows, others, others, numbers, numbers, {}, {ones, bias, 1e-5}, site, nullptr),
-          kernels::reference::dropout(normed(exact), site), "embeddings ");
+          reference::dropout(normed(exact), site), "embeddings ");
       Normalised normalised;
       ops.embedding_layer_norm(others, others, others, numbers, numbers, {}, {ones, bias, 1e-5}, site, &normalised);
       expect_not_finite_alike(ops.embedding_layer_norm_backward(rows, normalised, ones, site).norm.bias,

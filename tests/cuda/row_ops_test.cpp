@@ -9,7 +9,7 @@
 
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 // The CPU's kernels, which have been compared with the specification, are
 // what these are compared with.
@@ -214,7 +214,7 @@ TEST_F(CudaRowOpsTest, MasksOfPreNormBlocksEqualTheSpecificationsToTheBit) {
   for (const int64_t columns : {1, 3, 6, 32, 101}) {
     const auto ones = at::ones({40, columns}), numbers = at::randperm(40) + (int64_t{1} << 35);
     const DropoutSite site{0.4, {0x123456789ABCDEF, 8, 9}};
-    const auto wanted = kernels::reference::dropout_of_rows(ones, numbers, site);
+    const auto wanted = reference::dropout_of_rows(ones, numbers, site);
     const auto& ops = *MEZZO_CUDA::kBlockOps.pre_norm;
     EXPECT_TRUE(at::equal(ops.residual_dropout_backward(ones, true, site, numbers, at::kFloat).product, wanted));
     EXPECT_TRUE(at::equal(ops.residual_dropout(ones, {}, at::zeros({40, columns}), site, numbers), wanted));

@@ -18,9 +18,9 @@
 #include "amp/cross_entropy.h"
 #include "encoder/block_ops.h"
 #include "encoder/blocks.h"
+#include "encoder/dropout.h"
 #include "encoder/packed_attention.h"
 #include "encoder/pre_norm_blocks.h"
-#include "kernels/dropout.h"
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/cpu_half_compute.h"
 
@@ -354,7 +354,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(&cross_entropy_of_labels),  reinterpret_cast<const void*>(&kernels::dropout),
+    reinterpret_cast<const void*>(&cross_entropy_of_labels),  reinterpret_cast<const void*>(&encoder::dropout),
     reinterpret_cast<const void*>(&attention_block),          reinterpret_cast<const void*>(&packed_attention),
     reinterpret_cast<const void*>(&pre_norm_attention_block), reinterpret_cast<const void*>(&kernels::adam)};
 

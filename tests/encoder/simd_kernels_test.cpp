@@ -11,9 +11,10 @@
 
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/element_kernels.h"
+#include "kernels/philox.h"
 
 // Knows nothing of LibTorch, so that scripts/check_arm64.sh can run it: kernels of one instruction
-// set against the same formulas in float64. Dropout is compared where LibTorch is.
+// set against the same formulas in float64.
 
 namespace mezzo::encoder::cpu {
 namespace {
@@ -51,6 +52,20 @@ void expect_close(const Numbers& mine, const Exact& right, int64_t roundings) {
 
 double derivative(const std::function<double(double)>& function, double x) {
   return (function(x + 1e-5) - function(x - 1e-5)) / 2e-5;  // to 1e-10
+}
+
+TEST_F(SimdKernelsTest, DropWhatPhiloxsWordsSay) {
+  constexpr int64_t kFirst = 1280, kSize = 1000;
+  const Dropout dropout{.is_on = true, .threshold = 0x40000000, .scale = 4.0f / 3, .key = {0x123456789ABCDEF, 77, 9}};
+  const auto x = normal(kFirst + kSize);
+  auto mine = x, right = x;
+  for (int64_t i = kFirst; i < kFirst + kSize; ++i) {
+    const auto words = kernels::Philox::generate({static_cast<uint32_t>(i / 4), 0, dropout.key.step, dropout.key.site},
+                                                 dropout.key.seed);
+    right[i] = words[i % 4] >= dropout.threshold ? x[i] * dropout.scale : 0;
+  }
+  kernels_.dropout(read(x), write(mine), kFirst, kSize, dropout);
+  EXPECT_EQ(mine, right);
 }
 
 TEST_F(SimdKernelsTest, ActivationsAreTheirFormulas) {

@@ -182,22 +182,6 @@ uint32_t random_word(int64_t number) {
                           kKey.seed)[number % 4];
 }
 
-TEST_F(ElementKernelsTest, DropWhatPhiloxsWordsSay) {
-  constexpr int64_t kFirst = 1280;
-  const Dropout dropout{.is_on = true, .threshold = 0x40000000, .scale = 4.0f / 3, .key = kKey};
-  with_all_kernels([&](const ElementKernels& kernels) {
-    for (const int64_t size : kSizes) {
-      const auto x = gradients(kFirst + size);
-      auto mine = x, right = x;
-      for (int64_t i = kFirst; i < kFirst + size; ++i) {
-        right[i] = random_word(i) >= dropout.threshold ? x[i] * dropout.scale : 0;
-      }
-      kernels.dropout({x.data(), Element::kFloat}, {mine.data(), Element::kFloat}, kFirst, size, dropout);
-      expect_same(mine, right);
-    }
-  });
-}
-
 TEST_F(ElementKernelsTest, RoundAsOftenUpAsPhiloxsHalfWordsSay) {
   with_all_kernels([&](const ElementKernels& kernels) {
     for (const int64_t first : {int64_t{0}, int64_t{1} << 35}) {  // the second, in blocks of an upper word

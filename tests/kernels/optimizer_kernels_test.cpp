@@ -1,6 +1,5 @@
-#include "kernels/optimizer_kernels.h"
-
 #include <ATen/ATen.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +10,9 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "kernels/device_kernels.h"
+#include "kernels/philox.h"
 
 namespace mezzo::kernels {
 namespace {
@@ -109,6 +111,19 @@ std::set<std::string> operators_called(const std::function<void()>& body) {
   body();
   at::removeCallback(handle);
   return result;
+}
+
+TEST(PhiloxTest, ReproducesPyTorchsEngine) {
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{0xDEADBEEFCAFEF00D}}) {
+    for (const uint64_t subsequence : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 40}) {
+      at::Philox4_32 engine(seed, subsequence, /*offset=*/3);  // block 3 of the subsequence
+      const auto words =
+          Philox::generate({3, 0, static_cast<uint32_t>(subsequence), static_cast<uint32_t>(subsequence >> 32)}, seed);
+      for (const uint32_t word : words) {
+        EXPECT_EQ(word, engine());
+      }
+    }
+  }
 }
 
 TEST(OptimizerKernelsTest, UpdateChannelsLastWeightsAsContiguousOnesBitByBit) {

@@ -478,6 +478,9 @@ TEST(OptimizerLrTest, RefusesTensorsThatAreNone) {
   EXPECT_THAT(refusal(number(1).requires_grad_()), testing::HasSubstr("require no gradient"));
   EXPECT_THAT(refusal(at::empty({}, at::TensorOptions(at::kMeta).dtype(at::kDouble))),
               testing::HasSubstr("is on meta, where no parameter is; move it to cpu"));
+  const auto on_mps = at::detail::make_tensor<c10::TensorImpl>(c10::DispatchKeySet(c10::DispatchKey::MPS),
+                                                               caffe2::TypeMeta::Make<float>(), at::Device(at::kMPS));
+  EXPECT_THAT(refusal(on_mps), testing::HasSubstr("a learning rate cannot be a tensor on mps, which has no float64"));
   for (const double value : {-1.0, std::nan(""), static_cast<double>(INFINITY)}) {
     EXPECT_THAT(refusal(number(value)), testing::HasSubstr("must be finite and not negative"));
   }

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "encoder/dropout.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/dropout.h"
 #include "simulated/bert_training.h"
 #include "simulated/device_test.h"
 #include "simulated/gpu_kernels.h"
@@ -55,7 +55,7 @@ TEST_F(CountsTest, OperatorsCountOnceAndViewsNever) {
 TEST_F(CountsTest, KernelsCountWhatTheySayThatTheyMove) {
   const auto x = at::ones({1000}, at::device(device).dtype(at::kHalf));
   LaunchLog log;
-  kernels::dropout(x, {0.5, {}});
+  encoder::dropout(x, {0.5, {}});
   const auto launches = log.take();
   ASSERT_EQ(launches.size(), 1);
   EXPECT_EQ(launches[0].name, "DropoutKernel");

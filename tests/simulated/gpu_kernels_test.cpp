@@ -6,9 +6,10 @@
 #include <gtest/gtest.h>
 
 #include "cuda/host_block.h"
+#include "encoder/cuda/row_launchers.h"
+#include "encoder/dropout.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/tensors.h"
-#include "kernels/dropout.h"
 #include "kernels/scaling_kernels.h"
 #include "simulated/device_test.h"
 
@@ -18,7 +19,7 @@
 namespace mezzo::simulated {
 namespace {
 
-namespace gpu = kernels::MEZZO_CUDA;
+namespace gpu = encoder::MEZZO_CUDA;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
@@ -38,17 +39,17 @@ TEST_F(GpuKernelsTest, AnOperatorsKernelIsTheGpusAndNobodyWaits) {
   const kernels::RandomKey key{5, 6, 7};
   const int64_t before = gpu::num_launches();
   const Watch watch;
-  const auto there = kernels::dropout(x, {0.5, key});
+  const auto there = encoder::dropout(x, {0.5, key});
   EXPECT_EQ(gpu::num_launches(), before + 1);
   EXPECT_THAT(watch.host_syncs(), IsEmpty());
-  EXPECT_TRUE(at::equal(there.cpu(), kernels::dropout(at::ones({8}), {0.5, key})));
+  EXPECT_TRUE(at::equal(there.cpu(), encoder::dropout(at::ones({8}), {0.5, key})));
 }
 
 TEST_F(GpuKernelsTest, KernelsGoToTheCurrentStream) {
   const auto side = Queue::create(device);
   const c10::StreamGuard guard(side);
   const auto of_side = at::ones({8}, device);
-  EXPECT_TRUE(at::equal(kernels::dropout(of_side, {0.5, {}}).cpu(), kernels::dropout(at::ones({8}), {0.5, {}})));
+  EXPECT_TRUE(at::equal(encoder::dropout(of_side, {0.5, {}}).cpu(), encoder::dropout(at::ones({8}), {0.5, {}})));
 }
 
 TEST_F(GpuKernelsTest, AKernelOnAnotherStreamIsAFault) {
@@ -119,7 +120,7 @@ TEST_F(GpuKernelsTest, AKernelTouchesNoMoreThanItSaysAndWritesNoMoreThanItSays) 
 }
 
 TEST_F(GpuKernelsTest, WhoReadsTooEarlySeesNaN) {
-  const auto there = kernels::dropout(x, {0.5, {}});
+  const auto there = encoder::dropout(x, {0.5, {}});
   auto here = at::zeros({8}).pin_memory();
   here.copy_(there, /*non_blocking=*/true);
   EXPECT_TRUE(here.isnan().all().item<bool>());

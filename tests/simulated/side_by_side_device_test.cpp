@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "encoder/block_ops.h"
+#include "encoder/dropout.h"
 #include "encoder/fused_blocks.h"
-#include "memory/side_by_side.h"
+#include "encoder/side_by_side.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/text/models/bert_config.h"
@@ -26,6 +27,7 @@ const BlockOps kNoKernels = {
     .largest_head = 256,
     .takes_columns = true,
     .pre_norm = nullptr,
+    .dropout = encoder::reference::dropout,
     .residual_layer_norm =
         [](const at::Tensor& product,
            const at::Tensor&,
@@ -102,7 +104,7 @@ class SideBySideDeviceTest : public simulated::DeviceTest {
 
   at::Tensor weights_of_a_layer(const std::map<std::string, at::Tensor>& weights) const {
     const std::string prefix = "bert.encoder.layer.1.attention.self.";
-    return side_by_side(
+    return encoder::side_by_side(
         {weights.at(prefix + "query.weight"), weights.at(prefix + "key.weight"), weights.at(prefix + "value.weight")});
   }
   at::Tensor weights_of_a_layer() const {
@@ -197,14 +199,14 @@ TEST_F(SideBySideDeviceTest, AreOneProductInsteadOfThree) {
     return Kernels{forward, watch.kernels() - forward};
   };
   const auto apart = kernels({leaf({16, 16}), leaf({16, 16}), leaf({16, 16})});
-  auto parts = split_rows(at::zeros({48, 16}).to(device), 3);
+  auto parts = encoder::split_rows(at::zeros({48, 16}).to(device), 3);
   for (auto& part : parts) {
     part.requires_grad_();
   }
   const auto together = kernels(parts);
   EXPECT_EQ(together.forward, apart.forward - 2);
   EXPECT_EQ(together.backward, apart.backward - 2) << "of x; of the weights it is one in any case";
-  const auto grads = side_by_side({parts[0].grad(), parts[1].grad(), parts[2].grad()});
+  const auto grads = encoder::side_by_side({parts[0].grad(), parts[1].grad(), parts[2].grad()});
   EXPECT_TRUE(grads.defined()) << "one product, of which autograd has copied nothing";
   EXPECT_FALSE(parts[0].grad().is_view());
 }

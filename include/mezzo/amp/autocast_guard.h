@@ -21,7 +21,11 @@ class CastLog;
 class PolicyRegionGuard;
 
 namespace detail {
-struct AutocastSetting;
+/// What autocast is set to for a device type: float32 too, which Python can set.
+struct AutocastSetting {
+  c10::ScalarType dtype;
+  bool enabled;
+};
 }  // namespace detail
 
 /// What an AutocastGuard may carry besides a dtype.

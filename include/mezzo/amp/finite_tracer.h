@@ -36,12 +36,12 @@ struct NonFiniteOp {
   bool produced_here = true;
   std::string op;  ///< "aten::log", "aten::add.Tensor"; or a backward node that received bad gradients
   bool in_backward = false;
-  std::string module;         ///< path of ModuleScopes; in backward, of the forward op. Empty outside of any
-  std::string backward_node;  ///< "LogBackward0"; empty in forward
-  std::string forward_op;     ///< in backward: the op whose gradient this is, where it can be told
-  std::string source;         ///< of a copy or cast: the op that computed what was copied. Empty where none was seen
+  std::string module = {};         ///< path of ModuleScopes; in backward, of the forward op. Empty outside of any
+  std::string backward_node = {};  ///< "LogBackward0"; empty in forward
+  std::string forward_op = {};     ///< in backward: the op whose gradient this is, where it can be told
+  std::string source = {};  ///< of a copy or cast: the op that computed what was copied. Empty where none was seen
   std::vector<TracedTensor> inputs;
-  std::vector<TracedTensor> outputs;
+  std::vector<TracedTensor> outputs = {};
 
   /// A line of what, where and in which pass, then one line a tensor; ends with a line feed.
   std::string to_string() const;

@@ -100,9 +100,9 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// by `lr_scale` in float64; the results are bit-identical to those of a number. The learning rates
   /// in the groups' options are then ignored. Parameters of other devices use a copy, made at every
   /// step. Saved states hold the value.
-  /// @throws c10::ValueError  for another shape, dtype or device, and for a tensor that requires a
-  ///     gradient; on the CPU for a value that is negative or not finite, here and at each step. On
-  ///     other devices values are not checked. Nothing has changed then.
+  /// @throws c10::ValueError  for another shape, dtype or device, a device without float64 (MPS), and
+  ///     for a tensor that requires a gradient; on the CPU for a value that is negative or not finite, here and at each
+  ///     step. On other devices values are not checked. Nothing has changed then.
   /// @see torch.optim's `lr` as a Tensor with `capturable=True` (Python). Differs: in float64;
   ///     LibTorch's fused kernels for CUDA, which mezzo runs for float64 parameters, round it to float32.
   void set_lr(at::Tensor lr);

@@ -16,6 +16,7 @@
 
 #include "distributed/group/collect_tensors.h"
 #include "distributed/group/tensor_bucket.h"
+#include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
 
 namespace mezzo::distributed {
@@ -227,10 +228,9 @@ mezzo::detail::GradientStatistics ZeroRedundancyOptimizer::statistics_of_all(
   const auto device = own.norm.defined()        ? own.norm.device()
                       : own.found_inf.defined() ? own.found_inf.device()
                                                 : first_device(groups_);
-  const auto zero = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
-  const auto number = [&](const at::Tensor& value) {
-    return value.defined() ? copy_to(value, device, at::kDouble) : zero;
-  };
+  const auto dtype = accumulation_dtype(device);
+  const auto zero = at::zeros({}, at::TensorOptions(device).dtype(dtype));
+  const auto number = [&](const at::Tensor& value) { return value.defined() ? copy_to(value, device, dtype) : zero; };
   const bool has_gradients = own.norm.defined();
   auto sums =
       at::stack({number(own.sum_of_squares), number(own.found_inf), has_gradients ? at::ones_like(zero) : zero});

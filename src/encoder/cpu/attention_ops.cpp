@@ -18,10 +18,7 @@
 
 namespace mezzo::encoder::cpu {
 
-using kernels::cpu::as_float;
-using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
-using kernels::cpu::rounded_bias;
 using kernels::cpu::share_begin;
 using kernels::cpu::share_out;
 using kernels::cpu::write_span;

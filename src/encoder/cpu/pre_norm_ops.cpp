@@ -9,11 +9,8 @@
 
 namespace mezzo::encoder::cpu {
 
-using kernels::cpu::as_float;
 using kernels::cpu::ConstSpan;
-using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
-using kernels::cpu::rounded_bias;
 using kernels::cpu::write_span;
 namespace {
 

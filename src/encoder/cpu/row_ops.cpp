@@ -14,10 +14,7 @@
 
 namespace mezzo::encoder::cpu {
 
-using kernels::cpu::as_float;
-using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
-using kernels::cpu::rounded_bias;
 using kernels::cpu::write_span;
 namespace {
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "encoder/cuda/mask_arguments.h"
 #include "kernels/cuda/arguments.h"
 
 /// The kernels of attention, each queued on a stream of the current device. Matrices
@@ -7,7 +8,7 @@
 /// where nothing else is said.
 namespace mezzo::encoder::MEZZO_CUDA {
 
-using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements
 
 /// Where the sequences lie: at least one, in order of their rows.
 struct SequenceSpans {

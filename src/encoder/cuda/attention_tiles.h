@@ -6,10 +6,10 @@
 #include <type_traits>
 
 #include "encoder/cuda/attention_launchers.h"
+#include "encoder/cuda/mask.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/mask.h"
 
 /// What the kernels of packed attention share. A block takes rows of one head, its own, kOwn
 /// to a warp; they meet the head's other rows tile by tile, a lane each. All of them lie in

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include "encoder/block_ops.h"
+#include "encoder/cuda/mask_arguments.h"
 #include "kernels/cuda/namespace.h"
 
 /// BlockOps on a CUDA device, launched on its current stream.
@@ -14,6 +16,11 @@ MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
 #define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(PreNormOps::name)> name;
 MEZZO_FOR_PRE_NORM_OPS(MEZZO_DECLARE)
 #undef MEZZO_DECLARE
+
+inline Mask mask_of(const DropoutSite& site) {
+  return {static_cast<uint32_t>(std::ldexp(site.p, 32)), static_cast<float>(1 / (1 - site.p)), site.key,
+          site.step_offset.defined() ? site.step_offset.const_data_ptr<int64_t>() : nullptr};
+}
 
 /// To flash attention: long texts, but not the lone queries of a last layer, and not where a mask's key is known to the
 /// device alone.

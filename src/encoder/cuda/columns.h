@@ -2,15 +2,15 @@
 
 #include <cstdint>
 
+#include "encoder/cuda/mask.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunks.h"
-#include "kernels/cuda/mask.h"
 
 /// How the row-wise kernels take rows: a thread four columns at a time.
 namespace mezzo::encoder::MEZZO_CUDA {
 
-using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements
 
 /// Of a block that is one of several of a row.
 constexpr int kTileThreads = 128;

@@ -1,9 +1,9 @@
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/attention_tiles.h"
 #include "encoder/cuda/columns.h"
+#include "encoder/cuda/mask.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/mask.h"
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "encoder/activation.h"
+#include "encoder/cuda/mask_arguments.h"
 #include "kernels/cuda/arguments.h"
 
 /// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are
@@ -8,7 +9,15 @@
 /// the product's type holds them.
 namespace mezzo::encoder::MEZZO_CUDA {
 
-using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements
+
+/// `count` elements of `x`, dropped or scaled, to `out`, of the same type.
+struct DropoutArguments {
+  Span x, out;
+  int64_t count;
+  Mask mask;
+};
+void dropout(const DropoutArguments& arguments, Stream stream);
 
 /// What a layer norm leaves.
 struct NormOutputs {

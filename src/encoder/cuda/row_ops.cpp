@@ -11,6 +11,15 @@
 
 namespace mezzo::encoder::MEZZO_CUDA {
 
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site) {
+  auto out = at::empty_like(x);
+  if (x.numel() > 0) {
+    const OnDeviceOf device(x);
+    dropout(DropoutArguments{span_of(x), span_of(out), x.numel(), mask_of(site)}, device.stream);
+  }
+  return out;
+}
+
 at::Tensor residual_layer_norm(const at::Tensor& product,
                                const at::Tensor& bias,
                                const at::Tensor& residual,

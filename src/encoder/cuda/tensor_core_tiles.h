@@ -4,11 +4,11 @@
 
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/attention_tiles.h"
+#include "encoder/cuda/mask.h"
+#include "encoder/cuda/tensor_cores.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/mask.h"
-#include "kernels/cuda/tensor_cores.h"
 
 /// What the kernels of attention by tensor cores share: a head's rows in shared memory, tiles of sixteen rows by
 /// sixteen others, and which weights of them there are and are kept.

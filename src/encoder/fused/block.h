@@ -16,8 +16,8 @@
 #include "encoder/int8_weights.h"
 #include "encoder/packed_weights.h"
 #include "encoder/products.h"
+#include "encoder/side_by_side.h"
 #include "encoder/side_stream.h"
-#include "memory/side_by_side.h"
 
 /// What the blocks share.
 namespace mezzo::encoder::fused {

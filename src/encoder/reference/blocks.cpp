@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "encoder/reference/parts.h"
-#include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 
 namespace mezzo::encoder::reference {
@@ -19,7 +18,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
   const ModuleScope scope("embeddings");
   const auto type = token_types.defined() ? at::embedding(token_type, token_types) : token_type.select(0, 0);
   const auto sum = at::embedding(word, ids) + type + at::embedding(position, positions);
-  return kernels::dropout(layer_norm(sum, norm), site);
+  return encoder::dropout(layer_norm(sum, norm), site);
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "encoder/dropout.h"
 #include "kernels/reference/random_words.h"
 
 namespace mezzo::encoder {
@@ -15,8 +16,8 @@ namespace {
 /// Which weights are kept, of queries that draw as `numbers` and keys that stand in the Philox
 /// blocks `blocks`: their broadcast shape, its last dimension times 4.
 at::Tensor keep_mask(const at::Tensor& blocks, const at::Tensor& numbers, const DropoutSite& dropout) {
-  const auto words = kernels::reference::random_words(
-      blocks, numbers, kernels::reference::step_of(dropout, numbers.device()), dropout.key.seed, dropout.key.site);
+  const auto words = kernels::reference::random_words(blocks, numbers, reference::step_of(dropout, numbers.device()),
+                                                      dropout.key.seed, dropout.key.site);
   return words.flatten(-2).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }
 

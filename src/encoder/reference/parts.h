@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "encoder/blocks.h"
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 /// What the specifications of blocks are composed of.
 namespace mezzo::encoder::reference {
@@ -30,7 +30,7 @@ inline at::Tensor activate(const at::Tensor& x, Activation activation) {
 
 /// Row t as row `row_numbers[t]` of a tensor would be, where they are given.
 inline at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const at::Tensor& row_numbers) {
-  return row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site) : kernels::dropout(x, site);
+  return row_numbers.defined() ? dropout_of_rows(x, row_numbers, site) : encoder::dropout(x, site);
 }
 
 }  // namespace mezzo::encoder::reference

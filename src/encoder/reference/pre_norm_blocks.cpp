@@ -19,7 +19,7 @@ at::Tensor reference::pre_norm_attention_block(const at::Tensor& x,
   const auto context = encoder::packed_attention(parts[0], parts[1], parts[2], params.num_heads, layout,
                                                  params.weights_dropout, params.positions);
   if (!params.only_first_rows) {
-    return x + kernels::dropout(linear(context, params.output), params.output_dropout);
+    return x + encoder::dropout(linear(context, params.output), params.output_dropout);
   }
   const auto& first = layout->first_rows();
   return x.index_select(0, first) +

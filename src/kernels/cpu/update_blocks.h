@@ -7,7 +7,7 @@
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/simd/element_kernels.h"
 #include "kernels/cpu/tensor_spans.h"
-#include "kernels/optimizer_kernels.h"
+#include "kernels/device_kernels.h"
 
 namespace mezzo::kernels::cpu {
 

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/namespace.h"
 #include "kernels/element.h"
-#include "kernels/random_key.h"
 
 /// What kernels are told; plain data, for nvcc as for those who call them.
 namespace mezzo::kernels::MEZZO_CUDA {
@@ -20,15 +19,6 @@ using kernels::Element;
 struct Span {
   void* data = nullptr;
   Element element = Element::kFloat;
-};
-
-/// Which elements are dropped, as kernels/dropout.h has it: with probability threshold / 2^32; the
-/// others are multiplied by `scale`.
-struct Mask {
-  uint32_t threshold = 0;
-  float scale = 1;
-  RandomKey key;
-  const int64_t* step_offset = nullptr;  ///< on the device, added to key.step; nullptr for 0
 };
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

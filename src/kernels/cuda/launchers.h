@@ -7,14 +7,6 @@
 /// The kernels, each queued on a stream of the current device.
 namespace mezzo::kernels::MEZZO_CUDA {
 
-/// `count` elements of `x`, dropped or scaled, to `out`, of the same type.
-struct DropoutArguments {
-  Span x, out;
-  int64_t count;
-  Mask mask;
-};
-void dropout(const DropoutArguments& arguments, Stream stream);
-
 /// Elements of a tensor that one block takes: a multiple of 8, as the draws of rounding want it.
 constexpr int64_t kChunk = 8192;
 

@@ -4,10 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <cmath>
-
 #include "kernels/cuda/arguments.h"
-#include "kernels/dropout_site.h"
 #include "kernels/dtypes.h"
 
 /// Tensors as the kernels take them.
@@ -16,11 +13,6 @@ namespace mezzo::kernels::MEZZO_CUDA {
 /// Elements of a contiguous tensor, to read or to write; none of an undefined one.
 inline Span span_of(const at::Tensor& tensor) {
   return tensor.defined() ? Span{const_cast<void*>(tensor.const_data_ptr()), element_of(tensor.scalar_type())} : Span{};
-}
-
-inline Mask mask_of(const DropoutSite& site) {
-  return {static_cast<uint32_t>(std::ldexp(site.p, 32)), static_cast<float>(1 / (1 - site.p)), site.key,
-          site.step_offset.defined() ? site.step_offset.const_data_ptr<int64_t>() : nullptr};
 }
 
 /// While it lives, the device of a tensor is the current one; kernels go to its current stream.

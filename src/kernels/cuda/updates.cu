@@ -5,6 +5,7 @@
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/philox.h"
+#include "kernels/random_key.h"
 
 // Adam, SGD, RMSprop and LAMB over a list of parameters. A thread takes four elements at a time, as
 // update_elements.h has it for one. With float32 parameters, moments and gradients and a half

@@ -1,5 +1,3 @@
-#include "kernels/optimizer_kernels.h"
-
 #include <ATen/ATen.h>
 #include <c10/util/strides.h>
 
@@ -10,6 +8,7 @@
 #include <tuple>
 
 #include "kernels/dense_layout.h"
+#include "kernels/device_kernels.h"
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
@@ -329,7 +328,7 @@ at::Tensor gradient_norms(std::vector<at::Tensor> gradients, double norm_type, a
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
                                     const at::Tensor& scale,
                                     double max_norm) {
-  const auto wide = gradients.front().is_mps() ? at::kFloat : at::kDouble;  // MPS has no float64
+  const auto wide = accumulation_dtype(gradients.front().device());
   auto norm = at::linalg_vector_norm(gradient_norms(gradients, 2, wide), 2);
   const auto inv_scale = scale.defined() ? inverse_of(scale) : at::ones({}, norm.options().dtype(at::kFloat));
   norm = norm * inv_scale.to(wide);

@@ -28,11 +28,6 @@ std::array<at::Tensor, 4> philox(std::array<at::Tensor, 4> counter, uint64_t key
 
 }  // namespace
 
-at::Tensor step_of(const DropoutSite& site, const at::Device& device) {
-  return site.step_offset.defined() ? (site.step_offset + int64_t{site.key.step}).bitwise_and(kWordMask)
-                                    : at::full({}, int64_t{site.key.step}, at::TensorOptions(at::kLong).device(device));
-}
-
 at::Tensor random_words(
     const at::Tensor& low, const at::Tensor& high, const at::Tensor& step, uint64_t seed, uint32_t site) {
   const auto counter = at::broadcast_tensors({low, high, step.to(at::kLong)});

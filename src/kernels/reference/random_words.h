@@ -4,12 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/dropout_site.h"
-
 namespace mezzo::kernels::reference {
-
-/// The step of a site's key, its offset added: 0-dim int64 on `device`.
-at::Tensor step_of(const DropoutSite& site, const at::Device& device);
 
 /// The words of the Philox blocks 0 ... blocks - 1 in order, as int64 [4 * blocks] on the device of
 /// `step`: counter {block low, block high, step, site}, key seed. `step`: 0-dim.

@@ -1,10 +1,9 @@
-#include "kernels/scaling_kernels.h"
-
 #include <ATen/ATen.h>
 
 #include <limits>
 #include <utility>
 
+#include "kernels/device_kernels.h"
 #include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
 #include "kernels/reference/gradient_norms.h"

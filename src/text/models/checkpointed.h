@@ -8,7 +8,7 @@
 namespace mezzo::text {
 
 /// A part of a model: a tensor from tensors. Called twice with the same inputs it must give
-/// the same result, so it draws its random numbers from a key, as kernels::dropout does,
+/// the same result, so it draws its random numbers from a key, as encoder::dropout does,
 /// and not from a generator.
 using Segment = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 

@@ -14,8 +14,8 @@
 #include "encoder/block_ops.h"
 #include "encoder/int8_weights.h"
 #include "encoder/packed_weights.h"
+#include "encoder/side_by_side.h"
 #include "kernels/dtypes.h"
-#include "memory/side_by_side.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
@@ -26,11 +26,11 @@ namespace {
 void lay_side_by_side(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   const auto* const shares = dynamic_cast<const SharesInput*>(&module);
-  if (shares == nullptr || side_by_side(shares->weights_of_one_input()).defined()) {
+  if (shares == nullptr || encoder::side_by_side(shares->weights_of_one_input()).defined()) {
     return;
   }
   const auto weights = shares->weights_of_one_input();
-  const auto parts = split_rows(at::cat(weights), static_cast<int64_t>(weights.size()));
+  const auto parts = encoder::split_rows(at::cat(weights), static_cast<int64_t>(weights.size()));
   for (size_t i = 0; i < weights.size(); ++i) {
     weights[i].set_data(parts[i]);
   }
@@ -47,7 +47,7 @@ void ModelForTask::to(torch::Device device, bool) {
   auto tensors = parameters();
   const auto kept = buffers();
   tensors.insert(tensors.end(), kept.begin(), kept.end());
-  const auto moved = convert_together(tensors, [&](const at::Tensor& tensor) { return tensor.to(device); });
+  const auto moved = encoder::convert_together(tensors, [&](const at::Tensor& tensor) { return tensor.to(device); });
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (device.is_privateuseone()) {  // which LibTorch takes for a tensor of another kind
       tensors[i].unsafeGetTensorImpl()->shallow_copy_from(moved[i].getIntrusivePtr());
@@ -117,7 +117,7 @@ std::map<std::string, at::Tensor> ModelForTask::make_half_copies(at::ScalarType 
   for (const auto& layer : layers) {
     weights.push_back(layer.second->weight);
   }
-  const auto halves = convert_together(weights, [&](const at::Tensor& weight) { return weight.to(dtype); });
+  const auto halves = encoder::convert_together(weights, [&](const at::Tensor& weight) { return weight.to(dtype); });
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto& [name, dense] = layers[i];
     dense->set_half_copy(halves[i]);

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "encoder/dropout.h"
 #include "encoder/pre_norm_blocks.h"
 #include "encoder/reference/parts.h"
-#include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/text/models/modernbert_config.h"
 #include "text/models/activation_names.h"
@@ -41,7 +41,7 @@ class ModernBertEmbeddings : public torch::nn::Module {
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
     const ModuleScope scope("embeddings");
     const auto rows = norm_->forward(at::embedding(table_->weight, batch.input_ids));
-    return kernels::dropout(rows, dropout_site(is_training() ? dropout_ : 0, random, kEmbeddingSite));
+    return encoder::dropout(rows, dropout_site(is_training() ? dropout_ : 0, random, kEmbeddingSite));
   }
 
   onnx::Value add_to(const GraphTexts& texts) const {  // [B, S, H]
@@ -314,7 +314,7 @@ class ModernBertForTask : public ModelForTask {
     rows = head_->forward(rows);
     const ModuleScope scope("classifier");
     const double p = is_training() ? config_.classifier_dropout : 0;
-    return classifier_->forward(kernels::dropout(rows, dropout_site(p, random, kClassifierSite)));
+    return classifier_->forward(encoder::dropout(rows, dropout_site(p, random, kClassifierSite)));
   }
 
   std::string add_to(const GraphTexts& texts) const override {

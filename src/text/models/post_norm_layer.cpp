@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "text/models/checkpointed.h"
 #include "text/models/dropout_sites.h"
@@ -147,7 +147,7 @@ at::Tensor PostNormLayers::forward(at::Tensor x,
       if (inputs.size() > 1) {
         // A tensor of the layer's own, so that its gradients are summed before other layers' join them, as they are
         // where the layer is computed again. All rows: a row's mask must not follow from what other texts need.
-        dropped.embeddings = kernels::dropout(inputs[1].alias(), site);
+        dropped.embeddings = encoder::dropout(inputs[1].alias(), site);
       }
       return layer->forward(inputs[0], layout, random, number, only_first_rows, dropped);
     };

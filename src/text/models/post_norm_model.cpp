@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "encoder/dropout.h"
 #include "encoder/reference/parts.h"
-#include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "text/models/dropout_sites.h"
 
@@ -31,7 +31,7 @@ PostNormModel::PostNormModel(std::shared_ptr<const ModelConfig> config,
 
 at::Tensor PostNormModel::forward(const PackedBatch& batch, const DropoutSeed& random) {
   const auto dropped = [&](const at::Tensor& rows, double p, uint32_t site) {
-    return kernels::dropout(rows, dropout_site(is_training() ? p : 0, random, site));
+    return encoder::dropout(rows, dropout_site(is_training() ? p : 0, random, site));
   };
   auto x = encoder_->forward(batch, random, head().rows);  // [B, H] or [T, H]
   if (dense_) {

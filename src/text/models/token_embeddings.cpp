@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "encoder/blocks.h"
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "text/models/dropout_sites.h"
 
@@ -34,7 +34,7 @@ at::Tensor TokenEmbeddings::forward(const PackedBatch& batch, const DropoutSeed&
   const auto dropout = dropout_site(is_training() ? options_.dropout : 0, random, kEmbeddingSite);
   if (projection_) {
     const ModuleScope scope("embeddings");
-    return kernels::dropout(norm_->forward(projection_->forward(sum(batch))), dropout);
+    return encoder::dropout(norm_->forward(projection_->forward(sum(batch))), dropout);
   }
   const auto& word = word_->weight;
   const auto none = position_ && token_type_ ? at::Tensor() : word.detach().new_zeros({1, options_.size});

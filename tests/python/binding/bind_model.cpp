@@ -1,7 +1,7 @@
 #include "bindings.h"
+#include "encoder/dropout.h"
 #include "encoder/int8_weights.h"
 #include "encoder/packed_weights.h"
-#include "kernels/dropout.h"
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/export_onnx.h"

@@ -1,5 +1,5 @@
 #include "bindings.h"
-#include "kernels/optimizer_kernels.h"
+#include "kernels/device_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/optim/adam.h"

@@ -1,5 +1,4 @@
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules.h>
 
 #include "bindings.h"
 #include "mezzo/amp/autocast_guard.h"
@@ -8,8 +7,9 @@
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
 #include "mezzo/optim/sgd.h"
+#include "recipe_models.h"
 
-// Models with LibTorch's modules and Python's names, and a training loop for each recipe:
+// A training loop for each recipe:
 // tests/python/amp/test_recipes.py compares their losses with Python's.
 
 namespace {
@@ -18,67 +18,9 @@ using namespace mezzo;
 namespace nn = torch::nn;
 using Weights = std::map<std::string, at::Tensor>;
 
-struct RecipeModel : nn::Module {
-  virtual at::Tensor forward(const at::Tensor& x) = 0;
-};
-
-/// [B, T, 16] → [B, 3].
-struct Encoder : RecipeModel {
-  Encoder() {
-    const nn::TransformerEncoderLayer layer(nn::TransformerEncoderLayerOptions(16, 2).dim_feedforward(32).dropout(0));
-    encoder = register_module("encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, 2)));
-    head = register_module("head", nn::Linear(16, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) override { return head(encoder(x.transpose(0, 1)).mean(0)); }
-
-  nn::TransformerEncoder encoder{nullptr};
-  nn::Linear head{nullptr};
-};
-
-/// [B, 3, H, W] in channels_last → [B, 3].
-struct Cnn : RecipeModel {
-  Cnn() {
-    layers = register_module(
-        "layers", nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)), nn::BatchNorm2d(8), nn::ReLU(),
-                                 nn::Conv2d(nn::Conv2dOptions(8, 8, 3).stride(2)), nn::BatchNorm2d(8), nn::ReLU(),
-                                 nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(8, 3)));
-  }
-  at::Tensor forward(const at::Tensor& x) override { return layers->forward(x); }
-
-  nn::Sequential layers{nullptr};
-};
-
-/// [B, T, 5] → [B, 3].
-struct Lstm : RecipeModel {
-  Lstm() {
-    lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(5, 16).num_layers(2).batch_first(true)));
-    head = register_module("head", nn::Linear(16, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) override { return head(std::get<0>(lstm(x)).select(1, -1)); }
-
-  nn::LSTM lstm{nullptr};
-  nn::Linear head{nullptr};
-};
-
-struct Mlp : RecipeModel {
-  Mlp(int64_t in, int64_t out) {
-    layers = register_module(
-        "layers", nn::Sequential(nn::Linear(in, 16), nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)),
-                                 nn::Linear(16, out)));
-  }
-  at::Tensor forward(const at::Tensor& x) override { return layers->forward(x); }
-
-  nn::Sequential layers{nullptr};
-};
-
 std::shared_ptr<RecipeModel> make_model(const std::string& name, const Weights& weights) {
   const at::NoGradGuard no_grad;
-  std::shared_ptr<RecipeModel> model;
-  if (name == "encoder") model = std::make_shared<Encoder>();
-  if (name == "cnn") model = std::make_shared<Cnn>();
-  if (name == "lstm") model = std::make_shared<Lstm>();
-  if (name == "generator") model = std::make_shared<Mlp>(4, 2);
-  if (name == "discriminator") model = std::make_shared<Mlp>(2, 1);
+  auto model = make_recipe_model(name);
   const auto parameters = model->named_parameters();
   TORCH_CHECK(parameters.size() == weights.size(), name, " has other parameters than Python's");
   for (const auto& item : parameters) {

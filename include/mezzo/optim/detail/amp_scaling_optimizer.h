@@ -68,6 +68,7 @@ struct GradientOwner {
 std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer);
 
 /// Of all groups. LibTorch's `size()` warns that it will be removed.
+std::vector<at::Tensor> all_parameters(const torch::optim::Optimizer& optimizer);
 size_t num_parameters(const torch::optim::Optimizer& optimizer);
 
 /// For messages: the optimizer's class, such as "torch::optim::SGD".

@@ -1,11 +1,12 @@
 #include <cstddef>
 
+#include "encoder/cpu/simd/dropout_mask.h"
 #include "encoder/cpu/simd/exp.h"
 #include "encoder/cpu/simd/relative_scores.h"
+#include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
 #include "encoder/cpu/simd/words.h"
 #include "kernels/cpu/simd/convert.h"
-#include "kernels/cpu/simd/philox.h"
 
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {

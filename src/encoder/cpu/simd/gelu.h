@@ -1,6 +1,7 @@
 #pragma once
 
 #include "encoder/cpu/simd/exp.h"
+#include "encoder/cpu/simd/rows.h"
 #include "kernels/cpu/simd/elements.h"
 #include "kernels/cpu/simd/simd.h"
 

@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 

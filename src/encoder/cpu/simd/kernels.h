@@ -4,6 +4,7 @@
 
 #include "encoder/activation.h"
 #include "kernels/cpu/simd/elements.h"
+#include "kernels/random_key.h"
 
 // What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by
 // side, row `begin` to `end - 1` are computed, sums are added to `sums`. Vectors of H elements
@@ -12,9 +13,17 @@
 namespace mezzo::encoder::cpu {
 
 using kernels::cpu::ConstSpan;
-using kernels::cpu::Dropout;
 using kernels::cpu::Element;
 using kernels::cpu::Span;
+
+/// Which elements are dropped: with probability threshold / 2^32; the others
+/// are multiplied by `scale`.
+struct Dropout {
+  bool is_on;
+  uint32_t threshold;
+  float scale;
+  kernels::RandomKey key;
+};
 
 /// A layer normalisation's `weight` and `bias` [H].
 struct Norm {
@@ -292,6 +301,10 @@ struct PeakLoops {
 /// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the
 /// function beside it tells.
 struct SimdKernels {
+  /// Elements `first` ... `first + count - 1` of `x`, of the same type in `output`;
+  /// `first` is a multiple of 128.
+  void (*dropout)(ConstSpan x, Span output, int64_t first, int64_t count, const Dropout& dropout);
+
   int64_t (*row_scratch)(int64_t columns);  ///< floats, for all row kernels
   void (*residual_layer_norm)(const ResidualLayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);
   void (*residual_layer_norm_backward)(

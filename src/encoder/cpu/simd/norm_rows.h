@@ -1,9 +1,8 @@
 #pragma once
 
+#include "encoder/cpu/simd/dropout_mask.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/convert.h"
-#include "kernels/cpu/simd/dropped.h"
-#include "kernels/cpu/simd/philox.h"
 #include "kernels/cpu/simd/simd.h"
 
 /// What the kernels of layer norms do with one row.

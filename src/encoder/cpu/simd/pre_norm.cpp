@@ -1,4 +1,5 @@
 #include "encoder/cpu/simd/norm_rows.h"
+#include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
 
 namespace mezzo::encoder::cpu::MEZZO_SIMD {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/words.h"
 
 namespace mezzo::encoder::cpu::MEZZO_SIMD {

@@ -2,7 +2,8 @@
 
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
-const SimdKernels table = {.row_scratch = row_scratch,
+const SimdKernels table = {.dropout = dropout,
+                           .row_scratch = row_scratch,
                            .residual_layer_norm = residual_layer_norm,
                            .residual_layer_norm_backward = residual_layer_norm_backward,
                            .embedding_layer_norm = embedding_layer_norm,

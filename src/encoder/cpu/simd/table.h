@@ -8,6 +8,8 @@ namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into them
 
+void dropout(ConstSpan x, Span output, int64_t first, int64_t count, const Dropout& dropout);
+
 int64_t row_scratch(int64_t columns);
 void residual_layer_norm(const ResidualLayerNorm& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
 void residual_layer_norm_backward(

@@ -3,9 +3,10 @@
 #include <cstddef>
 #include <utility>
 
+#include "encoder/cpu/simd/dropout_mask.h"
+#include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
-#include "kernels/cpu/simd/philox.h"
 
 /// Small matrices in scratch memory and their products, word by word. A word has the size of a float: it
 /// is a float32, or two bfloat16 that follow each other along the depth, where the processor multiplies

@@ -50,21 +50,6 @@ inline uint16_t float_to_half(float x) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13));
 }
 
-inline int64_t size_of(Element element) { return element == Element::kFloat ? 4 : 2; }
-
-/// What begins at element `first`.
-inline ConstSpan tail(ConstSpan span, int64_t first) {
-  return {static_cast<const char*>(span.data) + first * size_of(span.element), span.element};
-}
-
-/// Asks for `count` elements, which processors do not guess where rows lie far apart.
-inline void read_ahead(ConstSpan span, int64_t count) {
-  const auto* data = static_cast<const char*>(span.data);
-  for (int64_t i = 0; i < count * size_of(span.element); i += 64) {
-    __builtin_prefetch(data + i);
-  }
-}
-
 /// All elements of a vector, or the first ones.
 struct All {};
 struct First {
@@ -72,7 +57,7 @@ struct First {
 };
 
 /// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of
-/// what is computed, which the conversion of whole rows, below, waits for. Rounded to
+/// what is computed, which the conversion of whole rows waits for. Rounded to
 /// nearest even; NaN stays NaN.
 template <Element kElement>
 struct Elements {
@@ -189,32 +174,6 @@ inline void convert(const void* from, void* to, int64_t count) {
     __builtin_memcpy(to, from, static_cast<std::size_t>(count * To::kBytes));
   } else {
     for_elements(count, [&](int64_t i, auto part) { To::store(to, i, part, From::load(from, i, part)); });
-  }
-}
-
-/// `count` elements of `from`, from element `first` on, as float32: in place, or
-/// converted into `scratch`.
-inline const float* read(ConstSpan from, int64_t first, int64_t count, float* scratch) {
-  const void* begin = tail(from, first).data;
-  if (from.element == Element::kFloat) {
-    return static_cast<const float*>(begin);
-  }
-  with_elements(from.element,
-                [&]<class From>(From) { convert<From, Elements<Element::kFloat>>(begin, scratch, count); });
-  return scratch;
-}
-
-/// Where to compute `count` elements of `to`: in place where those are float32, else
-/// in `scratch`, for `write`.
-inline float* place(Span to, int64_t first, float* scratch) {
-  return to.element == Element::kFloat ? static_cast<float*>(to.data) + first : scratch;
-}
-
-/// Ends what `place` began: rounds `count` values at `values` into `to`.
-inline void write(const float* values, Span to, int64_t first, int64_t count) {
-  if (to.element != Element::kFloat) {
-    char* begin = static_cast<char*>(to.data) + first * size_of(to.element);
-    with_elements(to.element, [&]<class To>(To) { convert<Elements<Element::kFloat>, To>(values, begin, count); });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/cpu/simd/elements.h"
+#include "kernels/random_key.h"
 #include "kernels/update_elements.h"
 
 // Loops over elements, compiled once per instruction set; all give the same bits. What they do to
@@ -25,10 +26,6 @@ struct ElementKernels {
   /// `first` is a multiple of 128.
   void (*round_stochastically)(
       const float* from, uint16_t* bfloat16, int64_t first, int64_t count, const RandomKey& key);
-
-  /// Elements `first` ... `first + count - 1` of `x`, of the same type in `output`;
-  /// `first` is a multiple of 128.
-  void (*dropout)(ConstSpan x, Span output, int64_t first, int64_t count, const Dropout& dropout);
 
   /// @param max_exp_avg_sq  nullptr without amsgrad
   void (*adam)(float* param,
@@ -65,6 +62,10 @@ struct ElementKernels {
   /// sum = a + b; `sum` may be `a` or `b`.
   void (*add)(const float* a, const float* b, float* sum, int64_t count);
 };
+
+#define MEZZO_FOR_ELEMENT_KERNELS(what)                                                                            \
+  what(to_float) what(from_float) what(round_stochastically) what(adam) what(sgd) what(rmsprop) what(lamb_moments) \
+      what(lamb_norms) what(lamb_params) what(sum_of_squares) what(add)
 
 /// Those for `instruction_set()`.
 const ElementKernels& element_kernels();

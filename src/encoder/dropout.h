@@ -2,9 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kernels/dropout_site.h"
+#include "encoder/dropout_site.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 
 /// The operator mezzo::dropout: `x` with each element zeroed with probability p, the others
 /// divided by 1 - p. Differentiable to any order. Element i (row-major) is dropped when word i % 4
@@ -16,20 +16,16 @@ namespace mezzo::kernels {
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
 
 namespace reference {
+/// The step of a site's key, its offset added: 0-dim int64 on `device`.
+at::Tensor step_of(const DropoutSite& site, const at::Device& device);
 /// The mask in ATen arithmetic, on any device: true where an element is kept.
 at::Tensor dropout_keep_mask(at::IntArrayRef sizes, const DropoutSite& site, const at::Device& device);
 /// One application of the mask, without autograd.
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
-/// Rows of `kernels::dropout` of a larger tensor: `x` [R, H], whose row r is its row
+/// Rows of `encoder::dropout` of a larger tensor: `x` [R, H], whose row r is its row
 /// `row_numbers[r]`. Differentiable.
 /// @param row_numbers  [R] int64
 at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, const DropoutSite& site);
 }  // namespace reference
 
-namespace cpu {
-/// One application of the mask, without autograd. `x`: float32, bfloat16 or
-/// float16, contiguous, on CPU.
-at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
-}  // namespace cpu
-
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

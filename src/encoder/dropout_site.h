@@ -7,7 +7,9 @@
 
 #include "kernels/random_key.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
+
+using kernels::RandomKey;
 
 /// A dropout: its probability, 0 for none, and what keys its masks.
 struct DropoutSite {
@@ -30,4 +32,4 @@ struct DropoutSite {
                         const at::Device& device);
 };
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

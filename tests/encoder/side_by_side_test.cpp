@@ -1,4 +1,4 @@
-#include "memory/side_by_side.h"
+#include "encoder/side_by_side.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace mezzo {
+namespace mezzo::encoder {
 namespace {
 
 TEST(SideBySideTest, PartsOfATensorAreThatTensor) {
@@ -59,4 +59,4 @@ TEST(SideBySideTest, ConvertsTogetherWhatLiesSideBySide) {
 }
 
 }  // namespace
-}  // namespace mezzo
+}  // namespace mezzo::encoder

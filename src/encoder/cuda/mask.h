@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/arguments.h"
+#include "encoder/cuda/mask_arguments.h"
 #include "kernels/cuda/block.h"
 #include "kernels/philox.h"
 
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 
 /// The same mask, whose step needs not be read again.
 MEZZO_DEVICE Mask with_its_step(Mask mask) {
@@ -19,8 +19,8 @@ MEZZO_DEVICE Mask with_its_step(Mask mask) {
 
 /// The words of Philox block {low, high, step, site}.
 MEZZO_DEVICE auto mask_words(const Mask& mask, uint32_t low, uint32_t high) {
-  const RandomKey key = with_its_step(mask).key;
-  return Philox::generate({low, high, key.step, key.site}, key.seed);
+  const kernels::RandomKey key = with_its_step(mask).key;
+  return kernels::Philox::generate({low, high, key.step, key.site}, key.seed);
 }
 
 /// Of the elements that Philox block {low, high, step, site} decides: the mask's scale, or 0.
@@ -36,4 +36,4 @@ MEZZO_DEVICE void mask_factors(const Mask& mask, int64_t block, float (&of)[4]) 
   mask_factors(mask, static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), of);
 }
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,27 +1,25 @@
-#include "kernels/dropout.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
-#include "kernels/cpu/simd/element_kernels.h"
+#include "encoder/cpu/block_ops.h"
 #include "kernels/cpu/tensor_spans.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site) {
   constexpr int64_t kChunk = 128, kGrain = 128;  // elements; chunks that a task takes at least
   auto out = at::empty_like(x, at::MemoryFormat::Contiguous);
-  const auto from = read_span(x);
-  const auto to = write_span(out);
+  const auto from = kernels::cpu::read_span(x);
+  const auto to = kernels::cpu::write_span(out);
   const auto mask = dropout_of(site);
   const int64_t count = x.numel();
   at::parallel_for(0, (count + kChunk - 1) / kChunk, kGrain, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kChunk;
-    element_kernels().dropout(from, to, first, std::min(end * kChunk, count) - first, mask);
+    simd_kernels().dropout(from, to, first, std::min(end * kChunk, count) - first, mask);
   });
   return out;
 }
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -1,4 +1,4 @@
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
@@ -7,8 +7,10 @@
 
 #include "kernels/reference/random_words.h"
 
-namespace mezzo::kernels::reference {
+namespace mezzo::encoder::reference {
 namespace {
+
+using kernels::reference::random_words;
 
 int64_t threshold_of(double p) { return static_cast<int64_t>(std::ldexp(p, 32)); }
 
@@ -18,6 +20,11 @@ at::Tensor where_kept(const at::Tensor& keep, const at::Tensor& x, double p) {
 }
 
 }  // namespace
+
+at::Tensor step_of(const DropoutSite& site, const at::Device& device) {
+  return site.step_offset.defined() ? (site.step_offset + int64_t{site.key.step}).bitwise_and(0xFFFFFFFF)
+                                    : at::full({}, int64_t{site.key.step}, at::TensorOptions(at::kLong).device(device));
+}
 
 at::Tensor dropout_keep_mask(at::IntArrayRef sizes, const DropoutSite& site, const at::Device& device) {
   const int64_t count = c10::multiply_integers(sizes);
@@ -43,4 +50,4 @@ at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, c
   return where_kept(words.gather(-1, word).squeeze(-1).ge(threshold_of(site.p)), x, site.p);
 }
 
-}  // namespace mezzo::kernels::reference
+}  // namespace mezzo::encoder::reference

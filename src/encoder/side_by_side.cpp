@@ -1,4 +1,4 @@
-#include "memory/side_by_side.h"
+#include "encoder/side_by_side.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-namespace mezzo {
+namespace mezzo::encoder {
 namespace {
 
 /// Whether `next` begins where `tensor` ends.
@@ -81,4 +81,4 @@ std::vector<at::Tensor> convert_together(const std::vector<at::Tensor>& tensors,
   return converted;
 }
 
-}  // namespace mezzo
+}  // namespace mezzo::encoder

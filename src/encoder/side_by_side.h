@@ -6,7 +6,7 @@
 #include <vector>
 
 /// Tensors that lie side by side in memory, so that they can be read as one.
-namespace mezzo {
+namespace mezzo::encoder {
 
 /// The tensor whose rows are those of all `tensors` in turn, in the same memory. Undefined unless
 /// they are contiguous, of one dtype, alike but for the number of rows, and each begins where the
@@ -22,4 +22,4 @@ std::vector<at::Tensor> split_rows(const at::Tensor& tensor, int64_t count);
 std::vector<at::Tensor> convert_together(const std::vector<at::Tensor>& tensors,
                                          const std::function<at::Tensor(const at::Tensor& tensor)>& convert);
 
-}  // namespace mezzo
+}  // namespace mezzo::encoder

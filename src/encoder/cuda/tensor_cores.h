@@ -9,7 +9,9 @@
 
 /// Products of small matrices in half precision that a warp computes at once, summed in float32. Of
 /// every matrix a lane holds some elements; with g = lane / 4 and t = 2 (lane % 4):
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
+
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements
 
 template <class T>
 using Pair = Pack<T, 2>;
@@ -107,4 +109,4 @@ void multiply_add(const Block& block, SumTile& sums, const LeftTile<T>& left, co
 }
 #endif
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,8 +1,9 @@
+#include "encoder/cuda/mask.h"
+#include "encoder/cuda/row_launchers.h"
+#include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/launchers.h"
-#include "kernels/cuda/mask.h"
 
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
 /// A thread a Philox block, which decides four elements.
@@ -43,4 +44,4 @@ void dropout(const DropoutArguments& arguments, Stream stream) {
   });
 }
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

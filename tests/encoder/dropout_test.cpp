@@ -1,29 +1,16 @@
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/PhiloxRNGEngine.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/types.h>
 
-#include "kernels/philox.h"
+#include "encoder/cpu/block_ops.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
-
-TEST(PhiloxTest, ReproducesPyTorchsEngine) {
-  for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{0xDEADBEEFCAFEF00D}}) {
-    for (const uint64_t subsequence : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 40}) {
-      at::Philox4_32 engine(seed, subsequence, /*offset=*/3);  // block 3 of the subsequence
-      const auto words =
-          Philox::generate({3, 0, static_cast<uint32_t>(subsequence), static_cast<uint32_t>(subsequence >> 32)}, seed);
-      for (const uint32_t word : words) {
-        EXPECT_EQ(word, engine());
-      }
-    }
-  }
-}
 
 class DropoutKernelTest : public testing::TestWithParam<at::ScalarType> {};
 
@@ -38,6 +25,13 @@ TEST_P(DropoutKernelTest, EqualsTheReferenceBitForBitAtEverySize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllDtypes, DropoutKernelTest, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
+
+TEST(DropoutTest, IsAnOperatorOfTheDispatcher) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("mezzo::dropout", "");
+  torch::jit::Stack stack{at::ones({64}), 0.5, 1, 2, 3, c10::IValue()};
+  op.callBoxed(stack);
+  EXPECT_TRUE(at::equal(stack.front().toTensor(), dropout(at::ones({64}), {0.5, {1, 2, 3}})));
+}
 
 TEST(DropoutTest, DoesNotDependOnTheNumberOfThreads) {
   const auto x = at::randn({300, 1000});
@@ -99,4 +93,4 @@ TEST(DropoutTest, ZeroIsTheIdentityAndOneIsRefused) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

@@ -1,9 +1,8 @@
+#include "encoder/cpu/simd/dropout_mask.h"
+#include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
-#include "kernels/cpu/simd/dropped.h"
-#include "kernels/cpu/simd/element_kernels.h"
-#include "kernels/cpu/simd/philox.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 void dropout(ConstSpan x, Span output, int64_t first, int64_t count, const Dropout& dropout) {
   constexpr int64_t kRun = 8 * kMaskRun;
@@ -19,4 +18,4 @@ void dropout(ConstSpan x, Span output, int64_t first, int64_t count, const Dropo
   });
 }
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

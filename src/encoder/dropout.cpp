@@ -1,41 +1,34 @@
-#include "kernels/dropout.h"
+#include "encoder/dropout.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "kernels/device_kernels.h"
+#include "encoder/block_ops.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
-using DropoutKernel = at::Tensor(const at::Tensor&, const DropoutSite&);
 
-template <DropoutKernel& kKernel>
 at::Tensor dropout_kernel(
     const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site, const OptionalTensor& step_offset) {
   const auto mask = DropoutSite::of(p, seed, step, site, step_offset, x.device());
-  return has_kernel(x.scalar_type()) ? kKernel(x.contiguous(), mask) : reference::dropout(x, mask);
-}
-
-at::Tensor dropout_composite(
-    const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site, const OptionalTensor& step_offset) {
-  return reference::dropout(x, DropoutSite::of(p, seed, step, site, step_offset, x.device())).contiguous();
+  const BlockOps* ops = block_ops(x.device().type());
+  return ops != nullptr && has_kernel(x.scalar_type()) ? ops->dropout(x.contiguous(), mask)
+                                                       : reference::dropout(x, mask).contiguous();
 }
 
 at::Tensor dropout_autograd(
     const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site, const OptionalTensor& step_offset);
 
-const Operator<decltype(dropout_autograd)> dropout_op(
+const kernels::Operator<decltype(dropout_autograd)> dropout_op(
     "dropout(Tensor x, float p, int seed, int step, int site, Tensor? step_offset=None) -> Tensor",
-    kernel<&dropout_kernel<cpu::dropout>>(c10::DispatchKey::CPU),
-    accelerator_kernels<&dropout_kernel<device::dropout>>(),
-    kernel<&dropout_composite>(c10::DispatchKey::CompositeExplicitAutograd),
-    kernel<&dropout_autograd>(c10::DispatchKey::Autograd),
-    meta_like_first());
+    kernels::kernel<&dropout_kernel>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernels::kernel<&dropout_autograd>(c10::DispatchKey::Autograd),
+    kernels::meta_like_first());
 
 /// Dropout is linear and its own transpose, so backward is forward applied to the gradient.
 struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
@@ -103,7 +96,7 @@ at::Tensor dropout(const at::Tensor& x, const DropoutSite& site) {
     return x;
   }
   return dropout_op(x, site.p, static_cast<int64_t>(site.key.seed), int64_t{site.key.step}, int64_t{site.key.site},
-                    if_defined(site.step_offset));
+                    kernels::if_defined(site.step_offset));
 }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder
