@@ -148,8 +148,10 @@ void visit_settings(Config& config, Visit&& visit) {
           .one_of({"none", "mean", "max"}),
       config.window);
   visit(Setting(kRecipe, "stride", "tokens that a window has of the one before").between(0, kMillion), config.stride);
-  visit(Setting(kRecipe, "epochs", "passes over the training texts")
+  visit(Setting(kRecipe, "epochs", "passes over the training texts; auto: 3, or as many as 300 steps take, at most 20")
             .between(1e-6, 1e6)
+            .none("auto")
+            .takes_none(true)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.epochs);
   visit(Setting(kRecipe, "max-steps", "steps to take; wins over --epochs")
@@ -201,7 +203,8 @@ void visit_settings(Config& config, Visit&& visit) {
         config.gradient_checkpointing);
   visit(Setting(kRecipe, "optimizer", "adamw, adam, sgd or lamb").one_of({"adamw", "adam", "sgd", "lamb"}),
         config.optimizer);
-  visit(Setting(kRecipe, "learning-rate", "peak learning rate; auto: 5e-5, or 2e-4 with --lora")
+  visit(Setting(kRecipe, "learning-rate",
+                "peak learning rate; auto: 5e-5 · (768 / hidden size)², at most 1e-3; or 2e-4 with --lora")
             .between(0, kHuge)
             .none("auto")
             .takes_none(true),
