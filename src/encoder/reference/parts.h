@@ -16,7 +16,7 @@ inline at::Tensor linear(const at::Tensor& x, const LinearParams& params) {
   const auto y = at::linear(x, params.weight, params.bias);
   if (!params.lora) return y;
   const auto& [a, b, scale, site] = *params.lora;
-  return y + at::linear(at::linear(kernels::dropout(x, site), a), b) * scale;
+  return y + at::linear(at::linear(encoder::dropout(x, site), a), b) * scale;
 }
 
 inline at::Tensor activate(const at::Tensor& x, Activation activation) {

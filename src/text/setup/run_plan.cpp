@@ -19,6 +19,13 @@ int64_t steps_per_epoch(const TrainConfig& config, int64_t num_texts) {
   return ceil_div(batches, config.grad_accumulation);
 }
 
+/// Few texts need more epochs: fine-tuning takes a few hundred steps to converge (Mosbach et al. 2021; Zhang et al.
+/// 2021).
+double default_epochs(int64_t steps_per_epoch) {
+  constexpr int64_t kEpochs = 3, kMostEpochs = 20, kLeastSteps = 300;
+  return static_cast<double>(std::clamp(ceil_div(kLeastSteps, steps_per_epoch), kEpochs, kMostEpochs));
+}
+
 }  // namespace
 
 std::span<const std::vector<int64_t>> RunPlan::batches_of(const TokenizedTexts& texts, int64_t step) const {
@@ -90,16 +97,17 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
   return result;
 }
 
-void resolve_intervals(TrainConfig& config, int64_t num_texts) {
+void choose_by_steps(TrainConfig& config, int64_t num_texts) {
   const int64_t steps = steps_per_epoch(config, num_texts);
   const StepInterval eval_every = config.eval_every.value_or(default_eval_interval(steps));
+  config.epochs = config.epochs.value_or(default_epochs(steps));
   config.eval_every = StepInterval::steps(eval_every.in_steps(steps));
   config.save_every = StepInterval::steps(config.save_every.in_steps(steps));
 }
 
 RunPlan plan_run(const TrainConfig& given, int64_t num_texts, const Ranks& ranks) {
   TrainConfig config = given;
-  resolve_intervals(config, num_texts);
+  choose_by_steps(config, num_texts);
   RunPlan plan{};
   plan.batching = parse_batching(config.batching);
   plan.shares = config.shares;
@@ -113,7 +121,7 @@ RunPlan plan_run(const TrainConfig& given, int64_t num_texts, const Ranks& ranks
   plan.steps_per_epoch = steps_per_epoch(config, num_texts);
   plan.eval_every = config.eval_every->in_steps(plan.steps_per_epoch);
   plan.save_every = config.save_every.in_steps(plan.steps_per_epoch);
-  const double steps = config.epochs * static_cast<double>(plan.steps_per_epoch);
+  const double steps = *config.epochs * static_cast<double>(plan.steps_per_epoch);
   plan.total_steps = config.max_steps.value_or(static_cast<int64_t>(std::ceil(steps)));
   const auto total_steps = static_cast<double>(plan.total_steps);
   LrScheduleOptions schedule;

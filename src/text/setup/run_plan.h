@@ -50,9 +50,10 @@ struct RunPlan {
   mutable std::vector<std::vector<int64_t>> cached_batches_;
 };
 
-/// Gives the intervals of `config` in steps, and the default of the first.
+/// Gives the settings that depend on the steps of an epoch their values: the default of `epochs`, and the intervals in
+/// steps.
 /// @param config  whose batch size and shares are numbers.
-void resolve_intervals(TrainConfig& config, int64_t num_texts);
+void choose_by_steps(TrainConfig& config, int64_t num_texts);
 
 /// @param config  whose batch size and shares are numbers.
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);

@@ -267,9 +267,18 @@ int64_t choose_max_length(std::vector<int64_t> counts, int64_t most) {
   return std::min((*longest_kept + kMultiple - 1) / kMultiple * kMultiple, most);
 }
 
+/// 5e-5 for BERT-base. Narrow models take larger steps: authors recommend about 2e-5 for BERT-large, and up to 3e-4 for
+/// the smallest BERTs (Devlin et al. 2019; Turc et al. 2019).
+double default_learning_rate(int64_t hidden_size) {
+  constexpr double kOfBase = 5e-5, kHiddenOfBase = 768, kMost = 1e-3;
+  const double ratio = kHiddenOfBase / static_cast<double>(hidden_size);
+  return std::min(kOfBase * ratio * ratio, kMost);
+}
+
 /// Gives the settings that depend on others, on the model or on the texts their defaults.
 void choose_defaults(TrainConfig& config, const ModelConfig& model, const Dataset& train, RunSetup& setup) {
-  config.learning_rate = config.learning_rate.value_or(config.lora > 0 ? 2e-4 : 5e-5);
+  config.learning_rate =
+      config.learning_rate.value_or(config.lora > 0 ? 2e-4 : default_learning_rate(model.hidden_size));
   config.warmup_ratio = config.warmup_ratio.value_or(default_warmup_ratio(config.schedule));
   if (config.max_length) return;
   const auto counts = count_tokens(*setup.tokenizer, train, model.max_tokens());

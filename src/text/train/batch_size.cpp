@@ -157,7 +157,7 @@ TrainConfig with_batch_size(TrainConfig config,
                             const Ranks& ranks,
                             const RunIdentity::Values& before) {
   choose_numbers(config, setup, ranks, before);
-  resolve_intervals(config, std::ssize(setup.train.ids));
+  choose_by_steps(config, std::ssize(setup.train.ids));
   return config;
 }
 

@@ -55,34 +55,36 @@ def evaluated(output):
 def test_the_recipe_is_recorded_and_trains_the_same_again(data, tmp_path):
     said = train(*tiny(data, tmp_path / "out")).stderr
     chosen = settings(tmp_path / "out")
+    steps = 20 * 6  # few texts, so 20 epochs of 6 steps
     assert "max length 16, chosen by the data: 0 of 24 training texts are truncated (0.0 %)\n" in said
-    for name, value in {"epochs": "3", "schedule": "linear", "learning-rate": "5e-05", "warmup-ratio": "0.1", "max-grad-norm": "1",
+    for name, value in {"epochs": "20", "schedule": "linear", "learning-rate": "0.001", "warmup-ratio": "0.1", "max-grad-norm": "1",
                         "max-length": "16", "eval-every": "6", "save-every": "0", "optimizer": "adamw", "adam-beta1": "0.9"}.items():
         assert chosen[name] == value, name
-    expected = get_scheduler("linear", torch.optim.SGD([torch.zeros(1)], lr=5e-5), math.ceil(0.1 * 18), 18)
+    expected = get_scheduler("linear", torch.optim.SGD([torch.zeros(1)], lr=1e-3), math.ceil(0.1 * steps), steps)
     for record in records(tmp_path / "out", "step"):
         assert math.isclose(record["lr"], expected.get_last_lr()[0], rel_tol=1e-12, abs_tol=1e-20), record["step"]
         expected.optimizer.step()
         expected.step()
-    assert evaluated(tmp_path / "out") == [6, 12, 18], "once an epoch"
+    assert evaluated(tmp_path / "out") == [*range(6, steps + 1, 6)], "once an epoch"
     mezzo("train", "--config", tmp_path / "out/run.json", "--output", tmp_path / "again")
     assert model_of(tmp_path / "again") == model_of(tmp_path / "out")
     assert settings(tmp_path / "again") == chosen | {"output": str(tmp_path / "again")}
     report = (tmp_path / "out/report.html").read_text()
     changed = report[:report.index("<details", report.index("Settings"))] if "<details" in report else ""
-    assert "5e-05" not in changed, "a default that was chosen is no change"
+    assert "0.001" not in changed, "a default that was chosen is no change"
 
 
 def test_other_choices(model, data, tmp_path):
     rows = write_lengths(tmp_path / "rows.jsonl", [5] * 40)
-    train("--model", model, "--train", rows, "--output", tmp_path / "lora", "--lora", 2)
-    assert settings(tmp_path / "lora")["learning-rate"] == "0.0002"
-    train(*tiny(data, tmp_path / "constant", "--schedule", "constant"))
+    for name, folder, more, rate in (("lora", model, ["--lora", 2], "0.0002"), ("minilm", MINILM, [], "0.0002"), ("tiny", model, [], "0.001")):
+        train("--model", folder, "--train", rows, "--output", tmp_path / name, "--max-steps", 1, *more)
+        assert settings(tmp_path / name)["learning-rate"] == rate, "5e-5 (768 / 384)^2 for MiniLM"
+    train(*tiny(data, tmp_path / "constant", "--schedule", "constant", "--epochs", 1))
     assert settings(tmp_path / "constant")["warmup-ratio"] == "0"
-    assert {record["lr"] for record in records(tmp_path / "constant", "step")} == {5e-5}
-    train(*tiny(data, tmp_path / "plateau", "--schedule", "reduce_lr_on_plateau"))
+    assert {record["lr"] for record in records(tmp_path / "constant", "step")} == {1e-3}
+    train(*tiny(data, tmp_path / "plateau", "--schedule", "reduce_lr_on_plateau", "--epochs", 1))
     train(*tiny(data, tmp_path / "steps", "--warmup-steps", 4))
-    assert [record["lr"] for record in records(tmp_path / "steps", "step")][:5] == pytest.approx([0, 1.25e-5, 2.5e-5, 3.75e-5, 5e-5])
+    assert [record["lr"] for record in records(tmp_path / "steps", "step")][:5] == pytest.approx([0, 2.5e-4, 5e-4, 7.5e-4, 1e-3])
 
 
 def test_reference_recipe_and_what_wins_over_it(data, tmp_path):
@@ -98,7 +100,7 @@ def test_reference_recipe_and_what_wins_over_it(data, tmp_path):
     (tmp_path / "run.toml").write_text('recipe = "reference"\nepochs = 2\nmax_length = 16\nlearning_rate = "auto"\n')
     mezzo("train", "--config", tmp_path / "run.toml", "--overwrite", "--schedule", "linear", *tiny(data, tmp_path / "out"))
     chosen = settings(tmp_path / "out")
-    assert {name: chosen[name] for name in expected} == expected | {"epochs": "2", "schedule": "linear", "learning-rate": "5e-05", "warmup-ratio": "0.1"}
+    assert {name: chosen[name] for name in expected} == expected | {"epochs": "2", "schedule": "linear", "learning-rate": "0.001", "warmup-ratio": "0.1"}
     done = mezzo("train", *tiny(data, tmp_path / "out", "--recipe", "referenc"), check=False)
     assert done.returncode == 2 and "--recipe" in done.stderr and "Did you mean 'reference'?" in done.stderr
 
@@ -123,7 +125,7 @@ def test_evaluations_and_checkpoints_by_epochs_and_shares(data, tmp_path):
     assert checkpoints_of(tmp_path / "shares") == [6, 12, 13]
     assert settings(tmp_path / "shares")["eval-every"] == "2" and settings(tmp_path / "shares")["save-every"] == "6"
     (tmp_path / "run.toml").write_text('eval-every = 0.5\nsave-every = "0.5"\n')
-    train("--config", tmp_path / "run.toml", *tiny(data, tmp_path / "toml"))
+    train("--config", tmp_path / "run.toml", *tiny(data, tmp_path / "toml", "--epochs", 3))
     assert evaluated(tmp_path / "toml") == [3, 6, 9, 12, 15, 18]
     for value in "1.5", "epochs", "-1", "nan":
         done = mezzo("train", *tiny(data, tmp_path / "no", f"--eval-every={value}"), check=False)

@@ -103,6 +103,19 @@ TEST(RunPlanDefaultsTest, AreThreeEpochsWithAWarmupAndALinearDecay) {
   EXPECT_DOUBLE_EQ(plan.schedule(165), 0.5);
 }
 
+TEST(RunPlanDefaultsTest, FewTextsGetMoreEpochs) {
+  const auto epochs_of = [](int64_t num_texts) {
+    TrainConfig config = small_config();
+    choose_by_steps(config, num_texts);
+    return config.epochs.value();
+  };
+  EXPECT_EQ(epochs_of(1), 20) << "at most";
+  EXPECT_EQ(epochs_of(60), 10) << "300 steps of 2 texts";
+  EXPECT_EQ(epochs_of(62), 10);
+  EXPECT_EQ(epochs_of(200), 3);
+  EXPECT_EQ(epochs_of(100'000), 3);
+}
+
 TEST(RunPlanDefaultsTest, WarmupStepsWinOverTheRatio) {
   TrainConfig config = small_config();
   config.warmup_ratio = 0.5;
@@ -138,7 +151,7 @@ TEST(RunPlanDefaultsTest, IntervalsBecomeStepsOfTheRun) {
   TrainConfig config = small_config();
   config.eval_every = StepInterval::epochs(0.25);
   config.save_every = StepInterval::epochs(1);
-  resolve_intervals(config, /*num_texts=*/200);
+  choose_by_steps(config, /*num_texts=*/200);
   EXPECT_EQ(config.eval_every, StepInterval::steps(25));
   EXPECT_EQ(config.save_every, StepInterval::steps(100));
   const RunPlan plan = plan_run(config, /*num_texts=*/200, Ranks(nullptr));

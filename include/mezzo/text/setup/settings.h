@@ -181,9 +181,11 @@ void visit_settings(Config& config, Visit&& visit) {
             .one_of({"none", "mean", "max"}),
         config.window);
   visit(Setting(kRecipe, "stride", "tokens that neighbouring windows share").between(0, kMillion), config.stride);
-  visit(Setting(kRecipe, "epochs", "passes over the training texts")
+  visit(Setting(kRecipe, "epochs", "passes over the training texts; auto: 3, or up to 20 to reach 300 steps")
             .basic()
             .between(1e-6, 1e6)
+            .none("auto")
+            .takes_none(true)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.epochs);
   visit(Setting(kRecipe, "max-steps", "number of optimizer steps; wins over --epochs")
@@ -229,7 +231,8 @@ void visit_settings(Config& config, Visit&& visit) {
             .changes_no_numbers(),
         config.gradient_checkpointing);
   visit(Setting(kRecipe, "optimizer", "optimizer").one_of({"adamw", "adam", "sgd", "lamb"}), config.optimizer);
-  visit(Setting(kRecipe, "learning-rate", "peak learning rate; auto: 5e-5, or 2e-4 with --lora")
+  visit(Setting(kRecipe, "learning-rate",
+                "peak learning rate; auto: 5e-5 x (768 / hidden size)^2, at most 1e-3; 2e-4 with --lora")
             .basic()
             .between(0, kHuge)
             .none("auto")

@@ -20,7 +20,7 @@ namespace mezzo::text {
 constexpr int64_t kMostThreads = 1024;
 
 /// Settings of a training run, named as the flags of `mezzo train`. The defaults are the usual recipe for fine-tuning:
-/// 3 epochs of AdamW, a linear schedule with warmup, clipped gradients, batches of 32.
+/// AdamW, 3 epochs or more, a linear schedule with warmup, clipped gradients, batches of 32.
 struct TrainConfig {
   std::filesystem::path model;               ///< Hugging Face folder to start from, or …
   std::filesystem::path model_config;        ///< … config.json of a model with fresh weights, with `vocab`
@@ -56,9 +56,9 @@ struct TrainConfig {
   /// Tokens to truncate texts to, [CLS] and [SEP] included. nullopt: the smallest multiple of 32 that truncates at most
   /// 1 % of the training texts, at most the model's positions.
   std::optional<int64_t> max_length;
-  std::string window = "none";  ///< of longer texts: none (they are cut), mean, max (pooled outputs of windows)
-  int64_t stride = 0;           ///< with windows: tokens that one has of the one before
-  double epochs = 3;
+  std::string window = "none";       ///< of longer texts: none (they are cut), mean, max (pooled outputs of windows)
+  int64_t stride = 0;                ///< with windows: tokens that one has of the one before
+  std::optional<double> epochs;      ///< nullopt: 3, or as many as 300 steps take, at most 20
   std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
   std::string batching = "packed";   ///< packed, grouped, dynamic, padded
   std::string freeze;                ///< "embeddings", a number of layers with them, or "encoder"; empty: nothing
@@ -72,16 +72,17 @@ struct TrainConfig {
   std::optional<double> dropout;     ///< replaces all of the model's probabilities
   bool gradient_checkpointing = false;  ///< layers are computed again in backward, to save memory
 
-  std::string optimizer = "adamw";      ///< adamw, adam, sgd, lamb
-  std::optional<double> learning_rate;  ///< nullopt: 5e-5, or 2e-4 with `lora`
-  double weight_decay = 0.01;           ///< of all but biases and layer norms
-  double adam_beta1 = 0.9;              ///< adamw, adam, lamb: decay per step of the mean of gradients
-  double adam_beta2 = 0.999;            ///< adamw, adam, lamb: decay per step of the mean of squared gradients
-  std::optional<double> adam_epsilon;   ///< adamw, adam, lamb: added to the divisor; nullopt: 1e-8, of lamb 1e-6
-  double max_grad_norm = 1;             ///< total gradient norm is clipped to it; 0: off
-  double ema_decay = 0;                 ///< of the moving average of the weights that is evaluated and kept; 0: off
-  double layer_lr_decay = 1;            ///< of a layer's learning rate against the one above it; 1: off
-  std::string schedule = "linear";      ///< a SchedulerType of transformers: constant, linear, cosine, …
+  std::string optimizer = "adamw";  ///< adamw, adam, sgd, lamb
+  /// nullopt: 5e-5 · (768 / hidden size)², at most 1e-3; or 2e-4 with `lora`
+  std::optional<double> learning_rate;
+  double weight_decay = 0.01;          ///< of all but biases and layer norms
+  double adam_beta1 = 0.9;             ///< adamw, adam, lamb: decay per step of the mean of gradients
+  double adam_beta2 = 0.999;           ///< adamw, adam, lamb: decay per step of the mean of squared gradients
+  std::optional<double> adam_epsilon;  ///< adamw, adam, lamb: added to the divisor; nullopt: 1e-8, of lamb 1e-6
+  double max_grad_norm = 1;            ///< total gradient norm is clipped to it; 0: off
+  double ema_decay = 0;                ///< of the moving average of the weights that is evaluated and kept; 0: off
+  double layer_lr_decay = 1;           ///< of a layer's learning rate against the one above it; 1: off
+  std::string schedule = "linear";     ///< a SchedulerType of transformers: constant, linear, cosine, …
   /// Share of the steps over which the learning rate rises from 0. nullopt: 0.1, or 0 for constant,
   /// reduce_lr_on_plateau and greedy.
   std::optional<double> warmup_ratio;
