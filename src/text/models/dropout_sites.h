@@ -28,7 +28,7 @@ inline uint32_t relative_site(int64_t num_layers, int64_t layer) {
 /// The sites of LoRA follow the sites of all models.
 constexpr uint32_t kLoraSites = 1U << 20U;
 
-inline encoder::DropoutSite dropout_site(double p, const DropoutSeed\& random, uint32_t site) {
+inline encoder::DropoutSite dropout_site(double p, const DropoutSeed& random, uint32_t site) {
   return {p, {random.seed, random.step, site}, random.step_offset};
 }
 
