@@ -55,11 +55,9 @@ class ClassDocument {
   nlohmann::json in_fairseq_order(nlohmann::json pieces) const;
   nlohmann::json roberta(nlohmann::json& given) const;
   void check_special_tokens(const GivenFiles& given) const;
-  nlohmann::json wordpiece(nlohmann::json& given) const;
+  nlohmann::json bert(GivenFiles& given) const;
   nlohmann::json xlm_roberta(GivenFiles& given) const;
-  nlohmann::json albert(GivenFiles& given) const;
   nlohmann::json deberta(GivenFiles& given) const;
-  nlohmann::json words_between_spaces(nlohmann::json normalizer, nlohmann::json model) const;
 
   std::string name_;
   const TokenizerConfig* files_;

@@ -10,7 +10,6 @@
 #include "text/tokenizers/class_document.h"
 #include "text/tokenizers/sentencepiece_document.h"
 #include "text/tokenizers/tokenizer_json.h"
-#include "text/tokenizers/vocab_txt.h"
 
 namespace mezzo::text {
 
@@ -24,7 +23,6 @@ constexpr std::pair<const char*, const char*> kSentencepieceFiles[] = {
     {"XLMRobertaTokenizer", "sentencepiece.bpe.model"},  // of kind unigram, for all its name says
     {"CamembertTokenizer", "sentencepiece.bpe.model"},
     {"DebertaV2Tokenizer", "spm.model"},
-    {"AlbertTokenizer", "spiece.model"},
 };
 
 /// The sentencepiece model of a class, or nullopt. A tokenizer.model goes before one of the class's own name.
@@ -57,14 +55,12 @@ GivenFiles read_sentencepiece_file(const fs::path& path, const std::string& name
   return given;
 }
 
-bool is_wordpiece_class(const std::string& name) { return name == "BertTokenizer" || name == "MPNetTokenizer"; }
-
 /// Refuses a tokenizer.json of another model than the class has: the class takes only the vocabulary of the file.
 void check_model(const JsonField& model, const std::string& name) {
   const std::string type = model_type(model);
   const std::string_view expected = name == "TokenizersBackend"  ? std::string_view(type)
                                     : name == "RobertaTokenizer" ? "BPE"
-                                    : is_wordpiece_class(name)   ? "WordPiece"
+                                    : name == "BertTokenizer"    ? "WordPiece"
                                                                  : "Unigram";
   TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_json(type), ", and the class ", name,
                     " needs a ", expected,
@@ -157,26 +153,20 @@ PipelineSpec make_spec(GivenFiles given, const TokenizerConfig& config, const st
   spec.added_tokens =
       config.added_tokens(std::move(given.added), as_is && !given.is_sentencepiece, tokens, defaults.extra).tokens();
   spec.config = make_config(config, name, tokens, side);
-  const bool class_has_types =
-      as_is || name == "BertTokenizer" || name == "DebertaV2Tokenizer" || name == "AlbertTokenizer";
+  const bool class_has_types = as_is || name == "BertTokenizer" || name == "DebertaV2Tokenizer";
   spec.has_token_types = config.names_token_types().value_or(class_has_types);
   if (as_is) {
     spec.document = std::move(given.document);
   } else {
     const ClassDocument document(name, config, tokens);
-    json post_processor = given.document.value("post_processor", json());
     spec.document = document.make(given);
-    if (name == "AlbertTokenizer" && !post_processor.is_null()) {  // that class makes its own before the file's is set
-      spec.document["post_processor"] = std::move(post_processor);
-    } else {
-      spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
-    }
+    spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
   }
-  // Where there is a tokenizer.json transformers leaves these settings alone, and so do classes that write the
+  // If there is a tokenizer.json, transformers ignores these settings. So do the classes, which write the
   // post-processor last.
   const JsonField root = config.root();
   const bool has_settings = root.has("add_bos_token") || root.has("add_eos_token");
-  if (given.is_sentencepiece && has_settings && (as_is || name == "AlbertTokenizer")) {
+  if (given.is_sentencepiece && has_settings && as_is) {
     spec.post_processor = [root, tokens](const PipelineSpec::FindId& find) {
       return post_processor_of_settings(root, tokens, find);
     };

@@ -40,7 +40,6 @@ constexpr KnownField kFields[] = {
     {"files_loaded", kNoEffect},
     {"fix_mistral_regex", kNoEffect},  // of Mistral's models
     {"is_local", kNoEffect},
-    {"keep_accents", kRead},
     {"mask_token", kRead},
     {"max_len", kRead},  // model_max_length in older files
     {"max_length", kNoEffect},
@@ -130,9 +129,7 @@ constexpr std::pair<const char*, const char*> kClasses[] = {
     {"RobertaTokenizer", "RobertaTokenizer"},
     {"XLMRobertaTokenizer", "XLMRobertaTokenizer"},
     {"CamembertTokenizer", "CamembertTokenizer"},
-    {"MPNetTokenizer", "MPNetTokenizer"},
     {"DebertaV2Tokenizer", "DebertaV2Tokenizer"},
-    {"AlbertTokenizer", "AlbertTokenizer"},
     {"PreTrainedTokenizer", "TokenizersBackend"},  // written with "Fast" behind it
     {"TokenizersBackend", "TokenizersBackend"},
 };
@@ -146,9 +143,7 @@ constexpr std::pair<const char*, const char*> kModelTypes[] = {
     {"roberta", "RobertaTokenizer"},
     {"xlm-roberta", "XLMRobertaTokenizer"},
     {"camembert", "CamembertTokenizer"},
-    {"mpnet", "MPNetTokenizer"},
     {"deberta-v2", "DebertaV2Tokenizer"},
-    {"albert", "AlbertTokenizer"},
     {"modernbert", "TokenizersBackend"},
 };
 

@@ -17,8 +17,6 @@ OPTIONS = {
     "plain": dict(user_defined_symbols=["<new>"]),
     "deberta": dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]",
                     unk_piece="[UNK]"),
-    "albert": dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-                   normalization_rule_name="nfkc_cf"),
     "bytes": dict(byte_fallback=True),
     "bpe": dict(model_type="bpe", user_defined_symbols=["<new>"], normalization_rule_name="identity"),
     "bpe-bytes": dict(model_type="bpe", byte_fallback=True, unk_piece="[unknown]"),
@@ -73,7 +71,6 @@ EXTRA = {"extra_special_tokens": ["<x>"]}
     ("camembert", "CamembertTokenizer", "sentencepiece.bpe.model", "plain", [NONE, EXTRA]),
     ("deberta-v2", "DebertaV2Tokenizer", "spm.model", "deberta", [NONE, EXTRA, {"do_lower_case": True, "split_by_punct": True}]),
     ("deberta-v2", "DebertaV2Tokenizer", "spm.model", "plain", [NONE]),
-    ("albert", "AlbertTokenizer", "spiece.model", "albert", [NONE, EXTRA, {"do_lower_case": False, "keep_accents": True}, {"add_bos_token": True}]),
     *(("modernbert", "PreTrainedTokenizerFast", "tokenizer.model", model, [NONE, {"pad_token": "<pad>"}, {"add_bos_token": True}, {"add_bos_token": False, "add_eos_token": True}])
       for model in ("plain", "bytes", "bpe", "bpe-bytes")),
 ])
@@ -163,7 +160,7 @@ def test_pieces_made_to_have_too_many_merges_are_refused(trained, tmp_path):
 
 
 def test_a_class_without_its_file_is_refused_by_the_files_name(tmp_path):
-    for name, file in ("AlbertTokenizer", "spiece.model"), ("XLMRobertaTokenizer", "sentencepiece.bpe.model"):
+    for name, file in ("DebertaV2Tokenizer", "spm.model"), ("XLMRobertaTokenizer", "sentencepiece.bpe.model"):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
         with pytest.raises(ValueError, match=f"neither tokenizer.json nor {file} is there, which a {name} reads"):
             _mezzo.Tokenizer.from_pretrained(str(tmp_path))

@@ -393,21 +393,6 @@ def test_wordpiece_folders_are_read_as_berts(model_type, name, with_json, wordpi
     assert_saved_alike(ours, tmp_path / "saved", model_type, texts)
 
 
-def test_mpnet_folder(fortunes, tmp_path):
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    trained(tokenizer, trainers.WordPieceTrainer(vocab_size=4000, special_tokens=["<s>", "<pad>", "</s>", "[UNK]", "<mask>"],
-                                                 show_progress=False), fortunes)
-    for i, config in enumerate([{}, {"do_lower_case": False, "strip_accents": True}]):
-        folder = tmp_path / str(i)
-        ours = loaded(folder, tokenizer, {"tokenizer_class": "MPNetTokenizer", **config}, "mpnet")
-        theirs = AutoTokenizer.from_pretrained(str(folder))
-        texts = all_texts(fortunes, 11)
-        assert_same_ids(ours, theirs, texts)
-        assert_same_pairs(ours, theirs, texts[-200:])
-        assert_saved_alike(ours, folder / "saved", "mpnet", texts)
-
-
 N, P = normalizers, pre_tokenizers
 PARTS = {
     "nfd": (N.NFD(), None), "nfkc": (N.NFKC(), None), "nfkd": (N.NFKD(), None), "nfc": (N.NFC(), None),
