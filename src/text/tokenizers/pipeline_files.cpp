@@ -10,6 +10,7 @@
 #include "text/tokenizers/class_document.h"
 #include "text/tokenizers/sentencepiece_document.h"
 #include "text/tokenizers/tokenizer_json.h"
+#include "text/tokenizers/vocab_txt.h"
 
 namespace mezzo::text {
 
