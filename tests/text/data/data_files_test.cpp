@@ -189,6 +189,14 @@ TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
             "a.jsonl: --delimiter, --columns and --no-header are for tables, and .jsonl is none.");
 }
 
+TEST_F(DataFilesTest, ReadsATxtWithAHeaderAsATable) {
+  const auto rows = load("a.txt", encoded("\uFEFFtext\tlabel\r\ngood, yes\tpos\r\n", "UTF-16LE"));
+  EXPECT_THAT(rows.texts, ElementsAre("good, yes"));
+  EXPECT_EQ(rows.notes.front(), "a.txt: read as a table with tabs");
+  EXPECT_THAT(load("a.txt", "text\nlabel\n", no_labels()).texts, ElementsAre("text", "label"));
+  EXPECT_THAT(load("a.txt", "my\ttext\nlabel\n", no_labels()).texts, ElementsAre("my\ttext", "label"));
+}
+
 TEST_F(DataFilesTest, ReadsTheDelimiterOfExcel) {
   for (const char* first : {"sep=;\n", "sep=;\r\n", "\"sep=;\"\r\n"}) {
     const auto rows = load("a.csv", first + std::string("text;label\ngood, yes;pos\n"));
