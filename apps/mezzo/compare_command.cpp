@@ -195,7 +195,7 @@ Run add_compare(CLI::App& app) {
   return [flags, &app] {
     flags->model.check();
     for (const char* name : {"--precision", "--device", "--max-length", "--threads", "--text-column", "--pair-column",
-                             "--label-column", "--unquoted"}) {
+                             "--label-column", "--unquoted", "--encoding", "--delimiter", "--columns", "--no-header"}) {
       if (flags->data.empty() && app.count(name) > 0) {
         throw UsageError(fmt::format("{} is about the texts and models of --data, which is missing", name));
       }

@@ -15,7 +15,7 @@ LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data
   auto rows = text::load_rows(
       data, text::LoadRowsOptions().label_kind(kind).columns(columns).on_other_task("a model trained with --task"));
   if (warns) {
-    warn_of_invalid_utf8(rows);
+    print_notes(rows);
   }
   auto targets = task.targets(rows);
   return {std::move(rows), std::move(targets)};

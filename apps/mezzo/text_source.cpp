@@ -72,14 +72,13 @@ void LineReader::read_more() {
 
 void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of) {
   if (count > 0) {
-    std::fputs(
-        fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} of {} rows\n", where, count, of).c_str(),
-        stderr);
+    std::fputs(fmt::format("{}: bytes that are not UTF-8 became U+FFFD in {} of {} rows\n", where, count, of).c_str(),
+               stderr);
   }
 }
 
-void warn_of_invalid_utf8(const text::LabeledRows& rows) {
-  warn_of_invalid_utf8(rows.places.file, rows.rows_with_invalid_utf8, rows.texts.size());
+void print_notes(const text::LabeledRows& rows) {
+  for (const std::string& note : rows.notes) std::fputs((note + "\n").c_str(), stderr);
 }
 
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
@@ -91,6 +90,13 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
     app.add_option("--label-column", columns.label, "of the labels")->capture_default_str();
   }
   app.add_flag("--unquoted", columns.unquoted, "quotes in a .csv or .tsv are characters as others are");
+  app.add_option("--encoding", columns.encoding, "encoding of the data files, e.g. GB18030; auto: detected")
+      ->capture_default_str();
+  app.add_option("--delimiter", columns.delimiter,
+                 "delimiter of tables: comma, semicolon, tab, pipe, space or a character; auto: detected")
+      ->capture_default_str();
+  app.add_option("--columns", columns.columns, "names of the columns of tables without a header, e.g. text,label");
+  app.add_flag("--no-header", columns.no_header, "tables have no header; their columns have numbers from 1");
 }
 
 void use_lines(std::span<const std::string> lines,
@@ -110,7 +116,7 @@ void for_each_chunk(const std::vector<std::filesystem::path>& files,
   if (!files.empty()) {
     const auto rows = text::load_rows(files, text::LoadRowsOptions(options).label_kind(text::LabelKind::kNone));
     if (warns) {
-      warn_of_invalid_utf8(rows);
+      print_notes(rows);
     }
     const text::TextSpans all{rows.texts, rows.text_pairs, rows.words, rows.others};
     for (size_t begin = 0; begin < all.texts.size(); begin += kRows) {

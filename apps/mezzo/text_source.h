@@ -38,9 +38,10 @@ class LineReader {
 /// Flags that name the columns of a data file.
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
 
-/// Says on stderr how many rows had bytes that are no UTF-8, if any.
+/// Prints to stderr how many rows had bytes that are not UTF-8, if any.
 void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of);
-void warn_of_invalid_utf8(const text::LabeledRows& rows);
+/// Prints to stderr how the files were read: LabeledRows::notes.
+void print_notes(const text::LabeledRows& rows);
 
 /// Gives `lines` to `use`, with their words if there is a `split_words`.
 void use_lines(std::span<const std::string> lines,

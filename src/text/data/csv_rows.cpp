@@ -1,13 +1,11 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -15,8 +13,6 @@
 #include "text/data/row_formats.h"
 #include "text/io/csv_reader.h"
 #include "text/io/json.h"
-#include "text/io/utf8.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -25,102 +21,102 @@ struct CsvColumns {
   size_t count = 0;
   size_t text = 0;
   std::optional<size_t> text_pair, label;
+  std::vector<size_t> flags;   // of Columns::flags
   std::vector<size_t> others;  // that are not read
 };
 
-/// In quotes; not all of very many.
-std::string first_names(const std::vector<std::string>& header) {
-  constexpr size_t kShown = 20;
-  std::vector<std::string> names;
-  for (const std::string& name : std::span(header).first(std::min(kShown, header.size()))) {
-    names.push_back(quoted_name(name));
-  }
-  return fmt::format("{}{}", fmt::join(names, ", "), names.size() < header.size() ? ", …" : "");
+constexpr std::string_view kDelimiters = ",;\t|";
+
+std::string name_of(char delimiter) {
+  return delimiter == '\t' ? "tab" : delimiter == ',' ? "comma" : fmt::format("'{}'", delimiter);
 }
 
-/// The first line that is not empty, and its number. The line is empty if its end is not at hand.
-std::pair<std::string, int64_t> first_line(TextInput& input) {
-  const std::string_view text = input.at_hand();
-  const size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
-  const size_t end = text.find_first_of("\r\n", begin);
-  const std::string_view line = text.substr(begin, end == text.npos ? 0 : end - begin);
-  return {std::string(line), 1 + std::ranges::count(text.substr(0, begin), '\n')};
-}
-
-/// The fields of a line; none if its quotes do not fit the delimiter, and nullopt if the last field goes on in the
-/// next.
-std::optional<std::vector<std::string>> split(std::string_view line, char delimiter, bool unquoted) {
+/// The fields of the first records, without the last one if `text` may end inside of it; none if quotes do not fit the
+/// delimiter, and nullopt if the first record goes on after `text`.
+std::optional<std::vector<std::vector<std::string>>> first_records(std::string_view text,
+                                                                   char delimiter,
+                                                                   bool unquoted) {
+  constexpr size_t kMost = 50;
   struct Fault {};
-  TextInput input(line);
+  TextInput input(text);
   CsvReader csv(input, delimiter, [](int64_t, const std::string&) { throw Fault(); }, unquoted);
-  std::vector<std::string> fields;
+  std::vector<std::vector<std::string>> records;
   try {
-    csv.next(fields);
+    for (std::vector<std::string> fields; records.size() < kMost && csv.next(fields);) records.push_back(fields);
   } catch (const Fault&) {
-    if (input.at_end()) return std::nullopt;
-    fields.clear();
+    if (records.empty() && input.at_end()) return std::nullopt;
+    return records;
   }
-  return fields;
+  if (records.size() > 1 && input.at_end() && !text.ends_with('\n') && !text.ends_with('\r')) records.pop_back();
+  return records;
 }
 
-/// The delimiter of a header, if it differs from that of the file's name; else '\0'.
-char other_delimiter(const std::string& line, char delimiter, bool unquoted, const Columns& columns) {
-  const auto has_columns = [&](const std::vector<std::string>& names) {
-    return std::ranges::all_of(std::array{&columns.text, &columns.text_pair, &columns.label},
-                               [&](const Column* column) {
-                                 return !column->is_required || std::ranges::find(names, column->name) != names.end();
-                               });
-  };
-  const auto names = split(line, delimiter, unquoted);
-  if (!names || has_columns(*names)) return '\0';
-  char likely = '\0';
-  for (const char other : {'\t', ';', '|', ','}) {
-    if (other == delimiter) continue;
-    const auto names_by_other = split(line, other, unquoted).value_or(std::vector<std::string>());
-    if (has_columns(names_by_other)) return other;
-    // A user may have other names. One field, or quotes that do not fit, then tell that the delimiter is wrong.
-    if (likely == '\0' && names->size() <= 1 && names_by_other.size() > 1) likely = other;
+/// The delimiter by which the header has the columns that are read; else the one that splits the first records into
+/// most fields, all alike.
+/// @param of_name  the delimiter of the file's name, which wins a tie.
+char detect_delimiter(std::string_view text, char of_name, bool unquoted, const Columns& columns) {
+  std::string delimiters(1, of_name);
+  std::ranges::copy_if(kDelimiters, std::back_inserter(delimiters), [&](char c) { return c != of_name; });
+  char best = of_name;
+  size_t most = 1;
+  for (const char delimiter : delimiters) {
+    const auto records = first_records(text, delimiter, unquoted);
+    if (!records && delimiter == of_name) return of_name;
+    if (!records || records->empty()) continue;
+    const auto& header = records->front();
+    if (columns.missing(header).empty()) return delimiter;
+    const bool are_alike = std::ranges::all_of(*records, [&](const auto& row) { return row.size() == header.size(); });
+    if (are_alike && header.size() > most) {
+      best = delimiter;
+      most = header.size();
+    }
   }
-  return likely;
+  return best;
 }
 
-/// Whether the first line is "sep=;", by which Excel knows the delimiter. The next line names the columns.
-bool is_of_excel(std::string_view line) { return line.starts_with("sep="); }
-
-/// How to go on with a file whose columns `other` separates.
-std::string on_other_delimiter(char other, bool has_line_of_excel) {
-  const char* remove_line = has_line_of_excel ? " and remove its first line" : "";
-  if (other == '\t') return fmt::format("tabs. Name the file .tsv{}", remove_line);
-  if (other == ',') return fmt::format("commas. Name the file .csv{}", remove_line);
-  // As strings, so that 007, None and N/A stay as they are.
-  return fmt::format(
-      "'{0}'. Save it with commas{1}. In Python: pandas.read_csv(FILE, sep='{0}',{2} dtype=str, keep_default_na=False)"
-      ".to_csv(NEW_FILE, index=False)",
-      other, has_line_of_excel ? " and without its first line" : "", has_line_of_excel ? " skiprows=1," : "");
+/// Moves past a first line "sep=;", by which a file tells Excel its delimiter.
+/// @return the delimiter; 0 if there is no such line
+char take_line_of_excel(TextInput& input) {
+  std::string_view line = input.at_hand();
+  line = line.substr(0, line.find_first_of("\r\n"));
+  const size_t length = line.size();
+  if (line.starts_with('"') && line.ends_with('"') && length > 1) line = line.substr(1, length - 2);
+  const bool is_there = line.size() == 5 && line.starts_with("sep=") && kDelimiters.find(line[4]) != line.npos;
+  const char delimiter = is_there ? line[4] : '\0';
+  if (is_there) input.skip(length);
+  return delimiter;
 }
 
-CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
+/// Of a file without a header.
+std::vector<std::string> numbers(size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 1; i <= count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+CsvColumns csv_columns(const std::vector<std::string>& header,
+                       const std::string& where,
+                       bool is_in_file,
+                       const Columns& columns) {
   const auto find = [&](const Column& column) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, column.name);
-    TORCH_CHECK_VALUE(found != header.end() || !column.is_required || !is_of_excel(header.front()), where,
-                      "the first line tells Excel the delimiter. Remove that line.");
-    TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among ",
-                      first_names(header), ". The first line must name the column",
-                      columns.label.is_required ? "s: " : " ", columns.text.name,
-                      columns.label.is_required ? " and " + columns.label.name : "", ".",
-                      columns.advice(column, header));
     if (found == header.end()) return std::nullopt;
     TORCH_CHECK_VALUE(std::find(found + 1, header.end(), column.name) == header.end(), where, "two columns '",
                       column.name, "'. Rename one.");
     return found - header.begin();
   };
-  CsvColumns found{header.size(),
-                   *find(columns.text),
-                   find(columns.text_pair),
-                   columns.label.is_required ? find(columns.label) : std::nullopt,
-                   {}};
+  const auto text = find(columns.text), label = find(columns.label);
+  const bool may_be_row = is_in_file && !text && !label;
+  const std::string missing = columns.missing(header);
+  TORCH_CHECK_VALUE(missing.empty(), where, missing, ".",
+                    may_be_row ? " If this line is a row and no header, name the columns: --columns text,label." : "");
+  CsvColumns found{
+      header.size(), *text, find(columns.text_pair), columns.label.is_required ? label : std::nullopt, {}, {}};
+  for (const Column& flag : columns.flags) found.flags.push_back(*find(flag));
   for (size_t i = 0; i < header.size(); ++i) {
-    if (i != found.text && i != found.text_pair && i != found.label) found.others.push_back(i);
+    if (i != found.text && i != found.text_pair && i != found.label && !columns.is_flag(header[i])) {
+      found.others.push_back(i);
+    }
   }
   return found;
 }
@@ -136,7 +132,19 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
   return label_set(std::move(names), where);
 }
 
-/// A class is a name, here.
+/// The labels whose columns say that the text has them.
+RawLabel names_of_flags(const std::vector<std::string>& fields,
+                        const CsvColumns& columns,
+                        const RowCollector& rows,
+                        int64_t line) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < columns.flags.size(); ++i) {
+    const std::string& name = rows.columns().flags[i].name;
+    if (flag_label(fields[columns.flags[i]], name, rows.where(line))) names.push_back(name);
+  }
+  return label_set(std::move(names), rows.where(line));
+}
+
 /// @param rows  those before it, not of LabelKind::kWords.
 RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
   check_is_no_list(cell, rows.options(), rows.where(line));
@@ -172,53 +180,69 @@ void check_is_no_header(const std::vector<std::string>& fields,
   TORCH_CHECK_VALUE(!is_header, where, "the line is the header again. Remove it, or give the files one by one.");
 }
 
-/// Puts the cells of other columns into `row`.
-void keep_others(const std::vector<std::string>& names,
-                 const std::vector<std::string>& fields,
-                 const std::vector<size_t>& others,
-                 Row& row) {
-  for (const size_t i : others) {
-    add_json_member(row.others, names[i], quoted_json(fields[i]));
-    row.has_invalid_utf8 = row.has_invalid_utf8 || find_invalid_utf8(fields[i]) != fields[i].size();
-  }
+/// The cells of other columns, as a JSON object.
+std::string json_of_others(const std::vector<std::string>& names,
+                           const std::vector<std::string>& fields,
+                           const std::vector<size_t>& others) {
+  std::string object;
+  for (const size_t i : others) add_json_member(object, names[i], quoted_json(fields[i]));
+  return object;
 }
 
 }  // namespace
 
+bool begins_table(std::string_view text, const Columns& columns) {
+  const auto records = first_records(text, '\t', /*unquoted=*/false);
+  return records && !records->empty() && records->front().size() > 1 && columns.missing(records->front()).empty();
+}
+
 void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   const LoadRowsOptions& options = rows.options();
-  const bool unquoted = options.columns().unquoted;
+  const ColumnNames& format = options.columns();
   const auto fail = [&](int64_t line, const std::string& found) {
     TORCH_CHECK_VALUE(false, rows.between(line), found, ".");
   };
-  CsvReader csv(input, delimiter, fail, unquoted);
   TORCH_CHECK_VALUE(rows.label_kind() != LabelKind::kWords, rows.between(1),
                     "a cell holds no labels of words. Use .conll, .json or .jsonl.");
-  const auto [line_of_names, number] = first_line(input);
-  const char other = other_delimiter(line_of_names, delimiter, unquoted, rows.columns());
-  TORCH_CHECK_VALUE(other == '\0', rows.between(number), "the columns are separated by ",
-                    on_other_delimiter(other, is_of_excel(line_of_names)), ".");
+  const char of_name = delimiter;
+  if (format.delimiter != "auto") {
+    delimiter = format.delimiter_char();
+  } else if (const char of_excel = take_line_of_excel(input); of_excel != '\0') {
+    delimiter = of_excel;
+  } else {
+    delimiter = detect_delimiter(input.at_hand(), of_name, format.unquoted, rows.columns());
+    if (delimiter != of_name) {
+      rows.note(fmt::format("columns are separated by {} (detected); --delimiter changes it", name_of(delimiter)));
+    }
+  }
+  CsvReader csv(input, delimiter, fail, format.unquoted);
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const CsvColumns columns = csv_columns(fields, rows.between(csv.line()), rows.columns());
-  const std::vector<std::string> names = unique_names(fields);
-  const std::vector<std::string> header = fields;
-
-  while (!rows.full() && csv.next(fields)) {
+  const bool has_header = format.has_header();
+  const std::vector<std::string> header = has_header               ? fields
+                                          : format.columns.empty() ? numbers(fields.size())
+                                                                   : split_names(format.columns, "--columns");
+  const CsvColumns columns = csv_columns(header, rows.between(csv.line()), has_header, rows.columns());
+  const std::vector<std::string> names = unique_names(header);
+  for (bool is_first = true; !rows.full(); is_first = false) {
+    if ((has_header || !is_first) && !csv.next(fields)) break;
     const int64_t line = csv.line();
     TORCH_CHECK_VALUE(fields.size() == columns.count, rows.where(line), fields.size(),
-                      fields.size() == 1 ? " field" : " fields", " where the header names ", columns.count,
-                      unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
-                      delimiter == '\t' ? "tab." : "comma.");
-    check_is_no_header(fields, header, rows.between(line));
+                      fields.size() == 1 ? " field" : " fields", " where ",
+                      has_header               ? "the header names "
+                      : format.columns.empty() ? "the first row has "
+                                               : "--columns names ",
+                      columns.count, format.unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
+                      name_of(delimiter), ", or pass the right --delimiter.");
+    if (!format.no_header) check_is_no_header(fields, header, rows.between(line));
     Row row;
-    if (options.other_columns()) keep_others(names, fields, columns.others, row);
+    if (options.other_columns()) row.others = json_of_others(names, fields, columns.others);
     row.text = std::move(fields[columns.text]);
     if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), rows, line);
+    if (!columns.flags.empty()) row.label = names_of_flags(fields, columns, rows, line);
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
-    rows.add_bytes(std::move(row), line);
+    rows.add(std::move(row), line);
   }
-  if (rows.label_kind() == LabelKind::kClass) rows.make_integers();
 }
 
 }  // namespace mezzo::text

@@ -5,12 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
 
+#include "text/data/raw_label.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/unicode.h"
 #include "text/words/printable.h"
@@ -37,7 +39,6 @@ bool is_empty(std::string_view text) {
 }
 
 std::string name_of(const RawLabel& label) {
-  if (const auto* id = std::get_if<int64_t>(&label)) return std::to_string(*id);
   if (const auto* number = std::get_if<double>(&label)) return fmt::format("{}", *number);
   if (const auto* names = std::get_if<std::vector<std::string>>(&label)) {
     return names->empty() ? "none" : quoted_name(fmt::format("{}", fmt::join(*names, "|")));
@@ -123,10 +124,7 @@ void describe_texts(const LabeledRows& rows, std::vector<std::string>& lines) {
 void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   std::map<std::string_view, size_t> names;  // and their first rows
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    if (const auto* name = std::get_if<std::string>(&rows.labels[i])) names.emplace(*name, i);
-    if (const auto* several = std::get_if<std::vector<std::string>>(&rows.labels[i])) {
-      for (const std::string& name : *several) names.emplace(name, i);
-    }
+    for (const std::string& name : names_of(rows.labels[i])) names.emplace(name, i);
   }
   using Label = std::pair<std::string_view, size_t>;  // and its first row
   std::unordered_map<std::string, Label> by_letters;
@@ -148,21 +146,14 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
 }
 
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
-  Found unnamed;
-  for (size_t i = 0; i < rows.labels.size(); ++i) {
-    const auto* id = std::get_if<int64_t>(&rows.labels[i]);
-    if (id == nullptr || *id >= labels.size()) continue;
-    const std::string number = std::to_string(*id);
-    const std::string& name = labels.name(*id);
-    if (name != number && name != "LABEL_" + number) unnamed.add(i);  // the latter is transformers' for no name
-  }
-  if (unnamed.count == 0) return;
-  const int64_t id = std::get<int64_t>(rows.labels[unnamed.row]);
+  if (rows.labels.empty() || !are_places(rows, labels)) return;
+  const std::string& number = std::get<std::string>(rows.labels.front());
+  const std::string& name = labels.name(label_ids(rows, labels)[0].item<int64_t>());
+  if (name == "LABEL_" + number) return;  // transformers' for no name
   lines.push_back(
-      fmt::format("{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
-                  "stands for {}, first at {}",
-                  unnamed.count, rows.labels.size(), rows.places.file, id, quoted_name(labels.name(id)),
-                  rows.places.at(unnamed.row)));
+      fmt::format("the labels in {} are numbers and taken as places in the list of label names: {} stands "
+                  "for {}, first at {}",
+                  rows.places.file, number, quoted_name(name), rows.places.at(0)));
 }
 
 void check_word_labels_differ(const LabeledRows& rows) {
@@ -190,10 +181,32 @@ void check_has_text(const LabeledRows& rows) {
 
 void check_labels_differ(const LabeledRows& rows) {
   if (!rows.words.empty()) return check_word_labels_differ(rows);
-  const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& l) { return l == rows.labels.front(); });
+  const RawLabel& first = rows.labels.front();
+  const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& label) {
+    const auto *a = std::get_if<std::string>(&first), *b = std::get_if<std::string>(&label);
+    return label == first || (a != nullptr && b != nullptr && canonical_label(*a) == canonical_label(*b));
+  });
   TORCH_CHECK_VALUE(!one_label, rows.places.file,
                     rows.labels.size() == 1 ? ": its only text has the label " : ": all texts have the same label, ",
-                    name_of(rows.labels.front()), "; there must be different ones to learn from");
+                    name_of(first), "; there must be different ones to learn from");
+}
+
+void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const std::string& task_flag) {
+  constexpr int64_t kMost = 20;
+  int64_t fractions = 0;
+  const std::string* example = nullptr;
+  for (const std::string& name : labels.names()) {
+    const auto number = label_number(name);
+    if (!number) return;
+    if (*number == std::trunc(*number)) continue;
+    ++fractions;
+    example = &name;
+  }
+  const bool few_rows_each = fractions > 0 && labels.size() * 2 > std::ssize(rows.labels);
+  TORCH_CHECK_VALUE(fractions <= kMost && !few_rows_each, rows.places.file, ": the labels are numbers such as ",
+                    *example, ", ", labels.size(), " different ones. Pass ", task_flag,
+                    " regression to predict numbers, or ", task_flag,
+                    " single_label_classification to train a class for each.");
 }
 
 std::vector<std::string> odd_texts(const LabeledRows& rows) {

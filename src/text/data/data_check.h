@@ -13,6 +13,9 @@ namespace mezzo::text {
 /// @throws c10::ValueError
 void check_has_text(const LabeledRows& rows);
 void check_labels_differ(const LabeledRows& rows);
+/// Refuse numbers that are to be predicted, not told apart: many fractions.
+/// @param task_flag  what a message puts before the name of a task
+void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const std::string& task_flag);
 
 /// One line each, with a number and an example's place, about `rows` by themselves: empty texts,
 /// texts that stand there twice, with one label or with two, labels that only white space or case

@@ -12,14 +12,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <set>
 #include <span>
 
 #include "mezzo/text/data/tokenized_texts.h"
+#include "text/data/raw_label.h"
 #include "text/words/printable.h"
 
 namespace mezzo::text {
@@ -33,37 +34,7 @@ std::string list_names(const LabelMap& labels) {
   return list;
 }
 
-/// @param numbers  the labels, each with its first row.
-void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>& numbers) {
-  constexpr size_t kShown = 10;
-  const auto count = static_cast<size_t>(numbers.empty() ? 0 : numbers.rbegin()->first + 1);
-  if (numbers.size() == count) return;
-  const auto& [largest, row] = *numbers.rbegin();
-  TORCH_CHECK_VALUE(numbers.size() + 1 < count || numbers.contains(0), rows.places.file, ": the labels go from 1 to ",
-                    largest,
-                    ", so no text has label 0, and classes are numbered from 0. Number the labels from 0, write them "
-                    "as names, or pass --allow-empty-classes to train a class 0 without an example.");
-  std::vector<int64_t> missing;
-  int64_t next = 0;
-  for (auto label = numbers.begin(); missing.size() < kShown && label != numbers.end(); ++next) {
-    if (label->first == next) {
-      ++label;
-    } else {
-      missing.push_back(next);
-    }
-  }
-  const size_t empty = count - numbers.size();
-  TORCH_CHECK_VALUE(false, rows.where(row), "label ", largest, " makes ", count, " classes, and ", empty,
-                    empty == 1 ? " has" : " have", " no text: ", fmt::format("{}", fmt::join(missing, ", ")),
-                    empty > missing.size() ? ", …" : "",
-                    ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
-}
-
 using Names = std::vector<std::string>;
-
-bool is_class(const RawLabel& label) {
-  return std::holds_alternative<std::string>(label) || std::holds_alternative<int64_t>(label);
-}
 
 /// @param fits  whether it is of the kind that is asked for.
 void check_label(const LabeledRows& rows, size_t row, bool fits) {
@@ -73,17 +44,24 @@ void check_label(const LabeledRows& rows, size_t row, bool fits) {
                     "the label is of another kind than the task's. Read the file for this task.");
 }
 
-/// @param label  a name or a whole number: one that the row has.
+std::optional<int64_t> place_of(const std::string& number, const LabelMap& labels) {
+  int64_t id = -1;
+  const auto error = std::from_chars(number.data(), number.data() + number.size(), id).ec;
+  return error == std::errc() && id >= 0 && id < labels.size() ? std::optional(id) : std::nullopt;
+}
+
+/// @param is_place  whether the name is a place in the list of labels
 int64_t find_id(const LabeledRows& rows,
                 size_t row,
-                const RawLabel& label,
+                const std::string& name,
                 const LabelMap& labels,
-                std::string_view on_unknown_label) {
-  const auto* name = std::get_if<std::string>(&label);
-  const std::optional<int64_t> id = name != nullptr ? labels.id(*name) : std::get<int64_t>(label);
-  TORCH_CHECK_VALUE(id && *id < labels.size(), rows.where(row), "unknown label ",
-                    name != nullptr ? quoted_name(*name) : std::to_string(*id),
-                    name != nullptr ? ". The labels are: " : ". The labels, numbered from 0, are: ", list_names(labels),
+                std::string_view on_unknown_label,
+                bool is_place = false) {
+  const auto id = is_place ? place_of(name, labels) : labels.id(name);
+  TORCH_CHECK_VALUE(id || !is_missing_label(name, true), rows.where(row), "the label ", quoted_name(name),
+                    " is a missing value. Give the row a label, or remove it.");
+  TORCH_CHECK_VALUE(id, rows.where(row), "unknown label ", quoted_name(name),
+                    is_place ? ". The labels, numbered from 0, are: " : ". The labels are: ", list_names(labels),
                     on_unknown_label.empty() ? "." : ". ", on_unknown_label);
   return *id;
 }
@@ -108,49 +86,52 @@ LabelMap LabelMap::from_names(std::vector<std::string> names) {
     TORCH_CHECK_VALUE(map.ids_.emplace(name, static_cast<int64_t>(map.ids_.size())).second,
                       "LabelMap: two labels are named '", name, "'.");
   }
+  for (const std::string& name : names) map.ids_.emplace(canonical_label(name), map.ids_.at(name));
   map.names_ = std::move(names);
   return map;
 }
 
-LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) {
-  std::set<std::string> names;
-  std::map<int64_t, size_t> numbers;  // and their first rows
+LabelMap LabelMap::from_rows(const LabeledRows& rows) {
+  std::unordered_map<std::string_view, size_t> first_rows;
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    const RawLabel& label = rows.labels[i];
-    const auto* several = std::get_if<Names>(&label);
-    check_label(rows, i, several != nullptr || is_class(label));
-    if (several != nullptr) {
-      names.insert(several->begin(), several->end());
-    } else if (const auto* name = std::get_if<std::string>(&label)) {
-      names.insert(*name);
-    } else {
-      numbers.emplace(std::get<int64_t>(label), i);
-    }
+    check_label(rows, i, !std::holds_alternative<double>(rows.labels[i]));
+    for (const std::string& name : names_of(rows.labels[i])) first_rows.emplace(name, i);
   }
-  if (!names.empty()) {
-    TORCH_CHECK_VALUE(names.size() <= kMaxLabels, rows.places.file, ": has ", names.size(),
-                      " different labels, at most ", kMaxLabels, " can be trained. Are these labels, or identifiers?");
-    return from_names({names.begin(), names.end()});
+  TORCH_CHECK_VALUE(first_rows.size() <= kMaxLabels, rows.places.file, ": has ", first_rows.size(),
+                    " different labels, at most ", kMaxLabels, " can be trained. Are these labels, or identifiers?");
+  std::vector<std::pair<size_t, std::string_view>> spellings;
+  for (const auto& [name, row] : first_rows) spellings.emplace_back(row, name);
+  std::ranges::sort(spellings);
+  const bool has_number =
+      std::ranges::any_of(spellings, [](const auto& s) { return label_number(s.second).has_value(); });
+  const bool are_numbers = has_number && std::ranges::all_of(spellings, [](const auto& s) {
+                             return label_number(s.second) || is_missing_label(s.second, /*beside_numbers=*/true);
+                           });
+  Names names;
+  std::set<std::string> seen;
+  for (const auto& [row, name] : spellings) {
+    TORCH_CHECK_VALUE(!is_missing_label(name, are_numbers), rows.where(row), "the label ", quoted_name(name),
+                      " is a missing value. Give the row a label, remove it, or name all labels with --labels.");
+    if (seen.insert(canonical_label(name)).second) names.emplace_back(name);
   }
-  if (!allow_empty_classes) check_every_class(rows, numbers);
-  const int64_t count = numbers.empty() ? 0 : numbers.rbegin()->first + 1;
-  TORCH_CHECK_VALUE(count <= kMaxLabels, rows.where(numbers.rbegin()->second), "label ", count - 1, " makes ", count,
-                    " classes, at most ", kMaxLabels, " can be trained. Number the labels from 0 without gaps.");
-  std::vector<std::string> decimals;
-  for (int64_t id = 0; id < count; ++id) decimals.push_back(std::to_string(id));
-  return from_names(std::move(decimals));
+  std::ranges::sort(names);
+  if (are_numbers) std::ranges::stable_sort(names, {}, [](const std::string& name) { return *label_number(name); });
+  return from_names(std::move(names));
 }
 
 std::optional<int64_t> LabelMap::id(std::string_view name) const {
-  const auto found = ids_.find(std::string(name));
+  auto found = ids_.find(std::string(name));
+  if (found == ids_.end()) found = ids_.find(canonical_label(name));
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
+  const bool are_ids = are_places(rows, labels);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    check_label(rows, i, is_class(rows.labels[i]));
-    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, rows.labels[i], labels, on_unknown_label);
+    const auto* name = std::get_if<std::string>(&rows.labels[i]);
+    check_label(rows, i, name != nullptr);
+    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, *name, labels, on_unknown_label, are_ids);
   }
   return ids;
 }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "mezzo/text/io/nearest_name.h"
-#include "text/data/for_each_line.h"
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
 #include "text/io/json.h"
@@ -26,7 +25,7 @@ std::string json_text(JsonReader& json, const std::string& what) {
 std::string_view expectation(LabelKind kind) {
   switch (kind) {
     case LabelKind::kNone: return "";
-    case LabelKind::kClass: return "a string or an integer";
+    case LabelKind::kClass: return "a string, a number or a boolean";
     case LabelKind::kSeveral: return "an array of strings";
     case LabelKind::kNumber: return "a number";
     case LabelKind::kWords: return "an array of strings, one for each word";
@@ -54,6 +53,12 @@ RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
   return names;
 }
 
+/// A number or a boolean as it is written.
+std::string scalar(JsonReader& json) {
+  if (json.peek() == JsonReader::Type::kNumber) return std::string(json.number());
+  return json.boolean() ? "true" : "false";
+}
+
 RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std::string& where) {
   using Type = JsonReader::Type;
   const LabelKind kind = options.label_kind();
@@ -70,7 +75,7 @@ RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std:
     check_is_no_list(name, options, where);
     return name;
   }
-  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), options, where);
+  if (kind == LabelKind::kClass && (type == Type::kNumber || type == Type::kBool)) return scalar(json);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
                         are_several ? fmt::format("; several labels a text need {0} multi_label_classification, "
@@ -81,22 +86,21 @@ RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std:
 
 class JsonRows {
  public:
-  /// @param is_line  whether the row is a line of a file of JSON Lines
-  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line, bool is_line)
-      : json_(json, [this] { return where(); }, first_line), rows_(rows), is_line_(is_line) {}
+  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line)
+      : json_(json, [this] { return where(); }, first_line), rows_(rows) {}
 
-  void read_array() {
-    const JsonReader::Type type = json_.peek();
-    const int64_t line = json_.line();
-    if (type == JsonReader::Type::kObject) check_is_not_around_rows(line);
-    TORCH_CHECK_VALUE(type == JsonReader::Type::kArray, rows_.where(line), "the file is ", to_string(type),
-                      ", not an array of rows. For one object a line, name it .jsonl.");
-    json_.begin_array();
-    while (json_.next_element()) {
-      read_row();
-      if (rows_.full()) return;
+  void read(bool are_lines) {
+    if (json_.at_end()) return;
+    const char first = json_.first_in_array();
+    const bool may_be_row = first == '[' ? are_lines && rows_.has_words()
+                                         : first == '\0' || (first == '"' && rows_.has_labels()) || are_lines;
+    if (first == '{' || !may_be_row) {
+      read_array();
+      if (!rows_.full()) json_.expect_end();
+      return;
     }
-    json_.expect_end();
+    is_outermost_ = true;
+    while (!rows_.full() && !json_.at_end()) read_row();
   }
 
   void read_row_alone() {
@@ -105,24 +109,16 @@ class JsonRows {
   }
 
  private:
-  /// Refuses a file of one object around the rows, as {"data": [...]}.
-  void check_is_not_around_rows(int64_t line) {
-    std::string array;
-    json_.begin_object();
-    for (std::string key; json_.next_key(key); json_.skip()) {
-      if (!rows_.columns().is_other(key)) return;
-      if (array.empty() && json_.holds_objects_or_arrays()) array = key;
-    }
-    TORCH_CHECK_VALUE(array.empty(), rows_.between(line), "the file", around_rows(array), ".");
-  }
-
-  std::string around_rows(const std::string& array) const {
-    return fmt::format(
-        " is an object without \"{}\". If its array '{}' holds the rows, save that array alone as a .json file",
-        printable(rows_.columns().text.name), printable(array));
-  }
-
   std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
+
+  void read_array() {
+    is_outermost_ = is_in_row_ = false;
+    json_.begin_array();
+    while (json_.next_element()) {
+      read_row();
+      if (rows_.full()) return;
+    }
+  }
 
   void read_row() {
     is_in_row_ = true;
@@ -133,7 +129,7 @@ class JsonRows {
     if (type == JsonReader::Type::kArray) {
       read_pair();
     } else if (type == JsonReader::Type::kObject) {
-      read_object();
+      if (!read_object()) return;
     } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
       read_text("text");
     } else {
@@ -170,6 +166,16 @@ class JsonRows {
     }
   }
 
+  bool read_flag(const std::string& key) {
+    switch (json_.peek()) {
+      case JsonReader::Type::kNumber:
+      case JsonReader::Type::kBool: return flag_label(scalar(json_), key, where());
+      case JsonReader::Type::kString: return flag_label(json_.string(), key, where());
+      case JsonReader::Type::kNull: json_.skip(); return flag_label("", key, where());
+      default: json_.fail("the label '" + key + "' is " + to_string(json_.peek()) + ", not 0, 1, true or false");
+    }
+  }
+
   /// Where nobody asks for labels, one is what any other column is.
   void read_label(const std::string& key) {
     if (rows_.has_labels()) {
@@ -181,19 +187,12 @@ class JsonRows {
 
   void read_pair() {
     const Column& pair = rows_.columns().text_pair;
+    const auto& flags = rows_.columns().flags;
+    if (!flags.empty()) json_.fail("the row is an array, which has no \"" + flags.front().name + "\"");
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) {
       json_.fail(std::string("the row is an empty array, not [text") + (rows_.has_labels() ? ", label]" : "]"));
-    }
-    const JsonReader::Type first = json_.peek();
-    if (is_line_ && first == JsonReader::Type::kObject) {
-      json_.fail("the line is an array of rows, not one row. Name the file .json");
-    }
-    if (is_line_ && first == JsonReader::Type::kArray && !rows_.has_words()) {
-      json_.fail(
-          "the line is an array of arrays. Name the file .json if they are rows; words are for models of --task "
-          "token_classification");
     }
     if (rows_.has_words() && json_.peek() == JsonReader::Type::kString) {
       json_.fail(R"(the row is an array that begins with a string; words are written [[…], […]] or {"text": […]})");
@@ -204,11 +203,13 @@ class JsonRows {
     if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
   }
 
-  void read_object() {
+  /// @return whether the object is a row, not one whose array "data" holds the rows.
+  bool read_object() {
     const Columns& columns = rows_.columns();
     bool has_text = false, has_pair = false, has_label = false;
-    std::vector<std::string> others;
-    std::string array;  // the key of one that may hold rows
+    std::vector<std::string> keys;
+    std::string array;               // the key of one that may hold rows
+    std::vector<std::string> names;  // of the flags that are set
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       const bool is_pair = key == columns.text_pair.name;
@@ -227,54 +228,59 @@ class JsonRows {
       } else if (key == columns.label.name) {
         has_label = true;
         read_label(key);
+      } else if (columns.is_flag(key)) {
+        if (read_flag(key)) names.push_back(key);
       } else {
-        if (array.empty() && json_.holds_objects_or_arrays()) array = key;
+        const char first = json_.first_in_array();
+        if (first == '{' || first == '[') {
+          if (key == "data" && is_outermost_ && !has_text && !has_label) {
+            read_array();
+            while (!rows_.full() && json_.next_key(key)) json_.skip();
+            return false;
+          }
+          if (array.empty()) array = key;
+        }
         other_value(key);
-        others.push_back(std::move(key));
       }
+      keys.push_back(std::move(key));
     }
-    const bool may_be_around_rows = is_line_ && !has_text && !has_label && !array.empty() && !rows_.has_words();
-    if (may_be_around_rows && nearest_name(columns.text.name, others).value_or(array) == array) {
-      json_.fail("the row" + around_rows(array));
-    }
-    if (!has_text) fail_without(columns.text, others);
-    if (!has_pair && columns.text_pair.is_required) fail_without(columns.text_pair, others);
-    const bool misses_label = !has_label && rows_.has_labels();
-    if (misses_label && nearest_name(columns.label.name, others)) fail_without(columns.label, others);
+    check_has_all(keys, is_outermost_ && !has_text && !has_label ? array : "");
+    if (!columns.flags.empty()) row_.label = label_set(std::move(names), where());
+    is_outermost_ = false;
+    return true;
   }
 
-  [[noreturn]] void fail_without(const Column& column, const std::vector<std::string>& others) const {
-    std::string advice = rows_.columns().advice(column, others);
-    if (!advice.empty()) advice = "." + advice.substr(0, advice.size() - 1);  // fail() ends the sentence
-    json_.fail(fmt::format("the row has no key \"{}\"{}", column.name, advice));
+  /// @param array  the key of one that may hold the rows; empty if none may.
+  void check_has_all(const std::vector<std::string>& keys, const std::string& array) const {
+    const Columns& columns = rows_.columns();
+    const std::string missing = columns.missing(keys, "key");
+    if (missing.empty()) return;
+    if (!array.empty() && !rows_.has_words() && nearest_name(columns.text.name, keys).value_or(array) == array) {
+      json_.fail(fmt::format(
+          "the row is an object without '{}'. If its array '{}' holds the rows, save that array alone as a .json file",
+          printable(columns.text.name), printable(array)));
+    }
+    const auto is_there = [&](const Column& column) {
+      return !column.is_required || std::ranges::find(keys, column.name) != keys.end();
+    };
+    const bool misses_label_alone = is_there(columns.text) && is_there(columns.text_pair);
+    if (!misses_label_alone || rows_.size() == 0) json_.fail("the row has " + missing);  // else add() says so
   }
 
   JsonReader json_;
   RowCollector& rows_;
-  const bool is_line_;
+  bool is_outermost_ = false;  // the value may be an object around the rows
   bool is_in_row_ = false;
   Row row_;  // that is being read
 };
 
 }  // namespace
 
-void read_json(TextInput& input, RowCollector& rows) { JsonRows(input, rows, 1, /*is_line=*/false).read_array(); }
+void read_json(TextInput& input, bool are_lines, RowCollector& rows) { JsonRows(input, rows, 1).read(are_lines); }
 
 void read_json_row(const std::string& text, int64_t line, RowCollector& rows) {
   TextInput json(text);
-  JsonRows(json, rows, line, /*is_line=*/false).read_row_alone();
-}
-
-void read_jsonl(TextInput& input, RowCollector& rows) {
-  for_each_line(input, [&](const std::string& line, int64_t number) {
-    const size_t begin = line.find_first_not_of(" \t\r");
-    if (begin == line.npos) return true;
-    TORCH_CHECK_VALUE(line.compare(begin, line.npos, "[") != 0, rows.between(number),
-                      "the file is one array of rows, not one row a line. Name it .json.");
-    TextInput json(line);
-    JsonRows(json, rows, number, /*is_line=*/true).read_row_alone();
-    return !rows.full();
-  });
+  JsonRows(json, rows, line).read_row_alone();
 }
 
 }  // namespace mezzo::text

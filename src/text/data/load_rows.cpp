@@ -12,31 +12,13 @@
 #include "text/data/parquet_rows.h"
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
-#include "text/io/read_file.h"
+#include "text/io/csv_reader.h"
 #include "text/io/text_input.h"
+#include "text/io/utf8.h"
+#include "text/io/utf8_source.h"
 
 namespace mezzo::text {
 namespace {
-
-/// Moves to the file's text: what follows a byte order mark.
-void begin_text(TextInput& input, const std::string& file) {
-  const std::string mark(input.ahead(2));
-  using namespace std::string_view_literals;
-  for (const auto& [begin, program] : {std::pair("\xFD"
-                                                 "7zXZ\0"sv,
-                                                 "xz"),
-                                       {"BZh"sv, "bzip2"},
-                                       {"PK\x03\x04"sv, "zip"}}) {
-    TORCH_CHECK_VALUE(input.ahead(begin.size()) != begin, file, ": the file is compressed by ", program,
-                      ", which is not read. Decompress it, or compress it by gzip or zstd.");
-  }
-  const bool is_gzip = mark == "\x1F\x8B";
-  TORCH_CHECK_VALUE(!is_gzip && input.ahead(4) != "\x28\xB5\x2F\xFD", file, ": the file is compressed. Name it ", file,
-                    is_gzip ? ".gz." : ".zst.");
-  check_is_utf8_text(file, input.at_hand());
-  if (input.ahead(3) == "\xEF\xBB\xBF") input.skip(3);
-  TORCH_CHECK_VALUE(!input.at_end(), file, ": the file is empty.");
-}
 
 /// ".csv" of "a.csv" and of "a.CSV.gz".
 std::string format_of(std::filesystem::path path) {
@@ -46,6 +28,36 @@ std::string format_of(std::filesystem::path path) {
   return format;
 }
 
+/// Refuses files that are not read, and flags that are not for the format.
+void check_format(const std::string& file, const std::string& format, const ColumnNames& columns) {
+  constexpr std::string_view kNoTables[] = {".json", ".jsonl", ".conll", ".parquet"};
+  constexpr std::string_view kTables[] = {".csv", ".tsv", ".txt"};
+  constexpr std::pair<std::string_view, const char*> kOthers[] = {
+      {".xlsx", "a spreadsheet. In Excel, save it as \"CSV UTF-8\""},
+      {".xls", "a spreadsheet. In Excel, save it as \"CSV UTF-8\""},
+      {".ods", "a spreadsheet. In LibreOffice, save it as \"Text CSV\""},
+      {".docx", "a document. Write each text and its label into a row of a .csv file"},
+      {".doc", "a document. Write each text and its label into a row of a .csv file"},
+      {".pdf", "a document. Write each text and its label into a row of a .csv file"}};
+  for (const auto& [ending, what] : kOthers) TORCH_CHECK_VALUE(format != ending, file, ": is ", what, ".");
+  const bool is_no_table = std::ranges::find(kNoTables, format) != std::end(kNoTables);
+  TORCH_CHECK_VALUE(is_no_table || columns.is_of_table() || std::ranges::find(kTables, format) != std::end(kTables),
+                    file,
+                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet. Except for "
+                    ".parquet, .gz or .zst may follow. For a table of another name, pass --delimiter.");
+  TORCH_CHECK_VALUE(!is_no_table || !columns.is_of_table(), file,
+                    ": --delimiter, --columns and --no-header are for tables, and ", format, " is none.");
+}
+
+/// The columns of a file without a header: their names are numbers from 1. The text is the first and the label the
+/// second, unless others are given.
+ColumnNames by_numbers(ColumnNames columns) {
+  const ColumnNames usual;
+  if (columns.text == usual.text) columns.text = "1";
+  if (columns.label == usual.label) columns.label = columns.text == "2" ? "1" : "2";
+  return columns;
+}
+
 template <class T>
 void append(std::vector<T>& all, std::vector<T>&& more) {
   all.insert(all.end(), std::move_iterator(more.begin()), std::move_iterator(more.end()));
@@ -53,17 +65,10 @@ void append(std::vector<T>& all, std::vector<T>&& more) {
 
 /// Those of later files are to be what those of the first are.
 void check_alike(const LabeledRows& first, const LabeledRows& rows) {
-  const auto holds_integers = [](const LabeledRows& r) { return std::holds_alternative<int64_t>(r.labels.front()); };
-  const auto holds_names = [](const LabeledRows& r) { return std::holds_alternative<std::string>(r.labels.front()); };
   TORCH_CHECK_VALUE(rows.text_pairs.empty() == first.text_pairs.empty(), rows.places.file, ": has ",
                     rows.text_pairs.empty() ? "single texts" : "pairs of texts", " where ", first.places.at(0), " has ",
                     first.text_pairs.empty() ? "a single text" : "a pair",
                     ". Give every row of all files a text_pair, or none.");
-  const bool integers_and_names =
-      (holds_integers(rows) && holds_names(first)) || (holds_names(rows) && holds_integers(first));
-  TORCH_CHECK_VALUE(!integers_and_names, rows.places.file, ": its labels are ",
-                    holds_names(rows) ? "strings" : "integers", " where ", first.places.at(0), " has ",
-                    holds_names(rows) ? "an integer" : "a string", ". Use one kind of label in all files.");
 }
 
 /// @param rows  with at least one row, as `more` has.
@@ -75,18 +80,51 @@ void append(LabeledRows& rows, LabeledRows more) {
   append(rows.labels, std::move(more.labels));
   append(rows.places.lines, std::move(more.places.lines));
   append(rows.others, std::move(more.others));
-  rows.rows_with_invalid_utf8 += more.rows_with_invalid_utf8;
+  append(rows.notes, std::move(more.notes));
 }
 
 }  // namespace
+
+std::vector<std::string> split_names(std::string_view text, std::string_view flag) {
+  std::vector<std::string> names;
+  TextInput input(text);
+  CsvReader csv(input, ',', [&](int64_t, const std::string& found) { TORCH_CHECK_VALUE(false, flag, ": ", found); });
+  csv.next(names);
+  TORCH_CHECK_VALUE(std::ranges::find(names, "") == names.end(), flag, " '", text,
+                    "' has an empty name; remove a comma");
+  for (size_t i = 1; i < names.size(); ++i) {
+    TORCH_CHECK_VALUE(std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) ==
+                          names.begin() + static_cast<std::ptrdiff_t>(i),
+                      flag, " names '", names[i], "' twice");
+  }
+  return names;
+}
+
+char ColumnNames::delimiter_char() const {
+  constexpr std::pair<std::string_view, char> kNames[] = {{"tab", '\t'},      {"\\t", '\t'}, {"comma", ','},
+                                                          {"semicolon", ';'}, {"pipe", '|'}, {"space", ' '}};
+  const auto* known = std::ranges::find(kNames, delimiter, [](const auto& pair) { return pair.first; });
+  if (known != std::end(kNames)) return known->second;
+  const bool is_one = delimiter.size() == 1 && static_cast<unsigned char>(delimiter[0]) < 0x80;
+  TORCH_CHECK_VALUE(is_one && std::string_view("\"\r\n").find(delimiter[0]) == std::string_view::npos,
+                    "--delimiter must be auto, comma, semicolon, tab, pipe, space, or one ASCII character that is no "
+                    "quote and no line break, got '",
+                    delimiter, "'");
+  return delimiter[0];
+}
+
+std::vector<std::string> ColumnNames::label_columns() const { return split_names(label, "--label-column"); }
 
 void ColumnNames::validate(bool has_labels) const {
   TORCH_CHECK_VALUE(!text.empty(), "--text-column is empty; name a column");
   TORCH_CHECK_VALUE(!label.empty() || !has_labels, "--label-column is empty; name a column");
   const std::string& pair = text_pair.empty() ? "text_pair" : text_pair;
-  TORCH_CHECK_VALUE(text != pair && (!has_labels || (label != text && label != pair)), "--text-column '", text,
-                    "', --pair-column '", pair, "' and --label-column '", label,
-                    "' must be three columns, but two have one name");
+  const auto labels = has_labels ? label_columns() : std::vector<std::string>();
+  const auto is_label = [&](const std::string& name) { return std::ranges::find(labels, name) != labels.end(); };
+  TORCH_CHECK_VALUE(text != pair && !is_label(text) && !is_label(pair), "--text-column '", text, "', --pair-column '",
+                    pair, "' and --label-column '", label, "' must be different columns, but two have one name");
+  if (delimiter != "auto") delimiter_char();
+  split_names(columns, "--columns");
 }
 
 bool repair_utf8(std::string& text) {
@@ -95,36 +133,37 @@ bool repair_utf8(std::string& text) {
   return true;
 }
 
-LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options) {
+LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& given) {
   const std::string file = path.string();
-  TORCH_CHECK_VALUE(options.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", options.limit(),
-                    ".");
-  options.columns().validate(options.label_kind() != LabelKind::kNone);
+  TORCH_CHECK_VALUE(given.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", given.limit(), ".");
+  given.columns().validate(given.label_kind() != LabelKind::kNone);
   const std::string format = format_of(path);
-  constexpr std::string_view kFormats[] = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".conll", ".parquet"};
-  TORCH_CHECK_VALUE(std::ranges::find(kFormats, format) != std::end(kFormats), file,
-                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll, with .gz or .zst after "
-                    "that where it is compressed, or .parquet.");
+  check_format(file, format, given.columns());
+  LoadRowsOptions options = given;
+  if (given.columns().no_header && given.columns().columns.empty()) options.columns(by_numbers(given.columns()));
   RowCollector rows(file, options);
   if (format == ".parquet") {
     TORCH_CHECK_VALUE(!is_compressed(path), file, ": a .parquet file is compressed within. Decompress it.");
     read_parquet(path, rows);
     return rows.finish();
   }
-  TextInput input = TextInput::open(path);
-  begin_text(input, file);
-  if (format == ".json") {
-    read_json(input, rows);
-  } else if (format == ".jsonl") {
-    read_jsonl(input, rows);
-  } else if (format == ".txt") {
-    read_txt(input, rows);
+  Utf8Source source(path, options.columns().encoding);
+  TextInput input(source);
+  if (format == ".json" || format == ".jsonl") {
+    read_json(input, format == ".jsonl", rows);
   } else if (format == ".conll") {
     read_conll(input, rows);
+  } else if (format == ".txt" && begins_table(input.at_hand(), rows.columns())) {  // as Excel's "Unicode Text"
+    rows.note("read as a table with tabs");
+    read_csv(input, '\t', rows);
+  } else if (format == ".txt" && !options.columns().is_of_table()) {
+    read_txt(input, rows);
   } else {
     read_csv(input, format == ".tsv" ? '\t' : ',', rows);
   }
-  return rows.finish();
+  LabeledRows result = rows.finish();
+  append(result.notes, source.notes());
+  return result;
 }
 
 LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRowsOptions& options) {

@@ -88,7 +88,8 @@ void read_parquet(const fs::path& file, RowCollector& rows) {
   static const auto read = load_module(name);
   const Columns& columns = rows.columns();
   std::vector<const char*> wanted{columns.text.name.c_str(), columns.text_pair.name.c_str()};
-  if (rows.has_labels()) wanted.push_back(columns.label.name.c_str());
+  if (columns.label.is_required) wanted.push_back(columns.label.name.c_str());
+  for (const Column& flag : columns.flags) wanted.push_back(flag.name.c_str());
   Reading reading{rows};
   const char* message =
       read(file.c_str(), wanted.data(), wanted.size(), rows.options().other_columns(), &Reading::take, &reading);

@@ -1,10 +1,12 @@
 #include "text/data/raw_label.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "text/io/utf8.h"
 #include "text/words/printable.h"
@@ -12,9 +14,18 @@
 namespace mezzo::text {
 namespace {
 
-/// Each label costs a row of the classifier; a larger integer is no label
-/// but somebody's identifier.
-constexpr int64_t kMaxIntegerLabel = 999'999;
+/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
+bool is_integer(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return result;
+}
 
 /// Whether each word is a number, as in "0, 1" and "0.5 -1.", and not in "18-25". NumPy writes "..." for the middle of
 /// a long array.
@@ -52,19 +63,6 @@ void check_is_no_list(std::string_view label, const LoadRowsOptions& options, co
       kind == LabelKind::kClass ? ", with " + options.on_other_task() + " multi_label_classification." : ".");
 }
 
-int64_t integer_label(std::string_view number, const LoadRowsOptions& options, const std::string& where) {
-  TORCH_CHECK_VALUE(number.find_first_of(".eE") == number.npos, where, "label ", number,
-                    " is not a whole number. Labels are integers from 0, or strings. Other numbers need ",
-                    options.on_other_task(), " regression.");
-  TORCH_CHECK_VALUE(!number.starts_with('-'), where, "label ", number,
-                    " is negative. Labels are integers from 0, or strings.");
-  int64_t value = 0;
-  const auto result = std::from_chars(number.data(), number.data() + number.size(), value);
-  TORCH_CHECK_VALUE(result.ec == std::errc() && value <= kMaxIntegerLabel, where, "label ", number, " is above ",
-                    kMaxIntegerLabel, ". Number the labels from 0, or write them as strings.");
-  return value;
-}
-
 double number_label(std::string_view number, const std::string& where) {
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
@@ -73,12 +71,64 @@ double number_label(std::string_view number, const std::string& where) {
   return value;
 }
 
+bool flag_label(std::string_view value, std::string_view column, const std::string& where) {
+  const std::string flag = canonical_label(value);
+  TORCH_CHECK_VALUE(!value.empty(), where, "the row has no label in '", printable(column),
+                    "'. Write 0 or 1, or remove the row.");
+  TORCH_CHECK_VALUE(flag == "1" || flag == "true" || flag == "0" || flag == "false", where, "label ",
+                    quoted_name(value), " in '", printable(column),
+                    "' is not 0, 1, true or false. Several label columns say which labels a text has.");
+  return flag == "1" || flag == "true";
+}
+
 RawLabel label_set(std::vector<std::string> names, const std::string& where) {
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());
   const bool has_empty = !names.empty() && names.front().empty();
   TORCH_CHECK_VALUE(!has_empty, where, "one of the labels is an empty string. Name it, or leave it out.");
   return names;
+}
+
+std::optional<double> label_number(std::string_view label) {
+  const std::string_view digits = label.substr(label.starts_with('-') ? 1 : 0);
+  const bool may_be = !digits.empty() && digits.find_first_not_of("0123456789.eE+-") == digits.npos &&
+                      (digits[0] != '0' || digits.size() == 1 || digits.find_first_of(".eE") == 1);
+  double value = 0;
+  const char* const end = label.data() + label.size();
+  const auto read = may_be ? std::from_chars(label.data(), end, value) : std::from_chars_result{};
+  return may_be && read.ec == std::errc() && read.ptr == end && std::isfinite(value) ? std::optional(value)
+                                                                                     : std::nullopt;
+}
+
+std::string canonical_label(std::string_view label) {
+  constexpr double kExact = 9007199254740992;  // whole numbers below it are doubles
+  if (is_integer(label)) return label == "-0" ? "0" : std::string(label);
+  if (const auto number = label_number(label)) {
+    const bool is_whole = *number == std::trunc(*number) && std::abs(*number) < kExact;
+    return is_whole ? std::to_string(static_cast<int64_t>(*number)) : fmt::format("{}", *number);
+  }
+  std::string folded = lower(label);
+  return folded == "true" || folded == "false" ? folded : std::string(label);
+}
+
+bool is_missing_label(std::string_view label, bool beside_numbers) {
+  constexpr std::string_view kNames[] = {"none", "null", "na", "n/a", "<na>", "#n/a"};
+  const std::string name = lower(label);
+  return name == "nan" || (beside_numbers && std::ranges::find(kNames, name) != std::end(kNames));
+}
+
+std::span<const std::string> names_of(const RawLabel& label) {
+  if (const auto* name = std::get_if<std::string>(&label)) return {name, 1};
+  const auto* names = std::get_if<std::vector<std::string>>(&label);
+  return names != nullptr ? std::span<const std::string>(*names) : std::span<const std::string>();
+}
+
+bool are_places(const LabeledRows& rows, const LabelMap& labels) {
+  const auto is_number = [](const std::string& name) { return label_number(name).has_value(); };
+  return std::ranges::none_of(labels.names(), is_number) && std::ranges::all_of(rows.labels, [](const RawLabel& label) {
+           const auto* name = std::get_if<std::string>(&label);
+           return name != nullptr && is_integer(*name);
+         });
 }
 
 }  // namespace mezzo::text

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,10 +15,21 @@ namespace mezzo::text {
 /// Refuses a label that is a list in one string, as pandas writes one into a cell: "['joy', 'love']".
 void check_is_no_list(std::string_view label, const LoadRowsOptions& options, const std::string& where);
 
-/// @param number  as JSON writes it.
-int64_t integer_label(std::string_view number, const LoadRowsOptions& options, const std::string& where);
 double number_label(std::string_view number, const std::string& where);
+/// Whether a text has the label of a column: 1 or true, or else 0 or false.
+bool flag_label(std::string_view value, std::string_view column, const std::string& where);
 /// A set of names: those of two rows are equal where the rows have the same labels.
 RawLabel label_set(std::vector<std::string> names, const std::string& where);
+
+/// The number that a label is. None for names, "007" and "nan".
+std::optional<double> label_number(std::string_view label);
+/// Equal for two spellings of one class: "1" and "1.0", "true" and "True".
+std::string canonical_label(std::string_view label);
+/// Whether programs write `label` for a missing value: NaN, and beside numbers also None, null or NA.
+bool is_missing_label(std::string_view label, bool beside_numbers);
+/// The names of a label of LabelKind::kClass, kSeveral or kWords; else none.
+std::span<const std::string> names_of(const RawLabel& label);
+/// Whether the labels of `rows` are places in the list of labels: integers, and no label there is a number.
+bool are_places(const LabeledRows& rows, const LabelMap& labels);
 
 }  // namespace mezzo::text

@@ -5,24 +5,40 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "mezzo/text/io/nearest_name.h"
 #include "text/data/raw_label.h"
-#include "text/io/utf8.h"
 #include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
 
-const char* kind_name(size_t kind) { return kind == 1 ? "an integer" : "a string"; }
-
-/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
-bool is_integer(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
+/// The column that is likely meant by one that is not there: of nearly its name, or of a usual name.
+std::optional<std::string> likely_name(const Column& missing, const std::vector<std::string>& names) {
+  using namespace std::string_view_literals;
+  constexpr std::array kTexts{"text"sv,      "sentence"sv, "review"sv,      "content"sv, "comment"sv, "message"sv,
+                              "body"sv,      "tweet"sv,    "document"sv,    "post"sv,    "query"sv,   "question"sv,
+                              "utterance"sv, "title"sv,    "description"sv, "tokens"sv,  "words"sv};
+  constexpr std::array kLabels{"label"sv,  "labels"sv, "class"sv, "category"sv, "sentiment"sv, "target"sv,
+                               "rating"sv, "stars"sv,  "score"sv, "topic"sv,    "intent"sv,    "tags"sv};
+  if (auto near = nearest_name(missing.name, names)) return near;
+  const auto usual = missing.flag == "--text-column"    ? std::span<const std::string_view>(kTexts)
+                     : missing.flag == "--label-column" ? std::span<const std::string_view>(kLabels)
+                                                        : std::span<const std::string_view>();
+  for (const std::string_view word : usual) {
+    const auto ends_with_word = [&](std::string name) {
+      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      return name.ends_with(word);
+    };
+    const auto found = std::ranges::find_if(names, ends_with_word);
+    if (found != names.end()) return *found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -32,24 +48,57 @@ Columns::Columns(const LoadRowsOptions& options)
       text_pair{options.columns().text_pair, "--pair-column"},
       label{options.columns().label, "--label-column", options.label_kind() != LabelKind::kNone} {
   if (text_pair.name.empty()) text_pair = {"text_pair", text_pair.flag, false};
+  if (const auto several = options.columns().label_columns(); label.is_required && several.size() > 1) {
+    TORCH_CHECK_VALUE(options.label_kind() == LabelKind::kSeveral, "--label-column names ", several.size(),
+                      " columns, one for each label, which needs ", options.on_other_task(),
+                      " multi_label_classification");
+    label.is_required = false;
+    for (const std::string& name : several) flags.push_back({name, label.flag});
+  }
 }
 
-bool Columns::are_usual() const {
-  const ColumnNames usual;
-  return text.name == usual.text && !text_pair.is_required && label.name == usual.label;
+bool Columns::is_flag(std::string_view name) const {
+  return std::ranges::find(flags, name, &Column::name) != flags.end();
 }
 
 bool Columns::is_other(std::string_view name) const {
-  return name != text.name && name != text_pair.name && name != label.name;
+  return name != text.name && name != text_pair.name && name != label.name && !is_flag(name);
 }
 
-std::string Columns::advice(const Column& missing, const std::vector<std::string>& present) const {
-  std::vector<std::string> others;
-  std::ranges::copy_if(present, std::back_inserter(others), [&](const std::string& name) { return is_other(name); });
-  const std::optional<std::string> found = others.size() == 1 ? others.front() : nearest_name(missing.name, others);
-  if (!found) return "";
-  const std::string name = printable(*found);
-  return fmt::format(" Rename '{0}' to '{1}', or pass {2} '{0}'.", name, missing.name, missing.flag);
+std::string Columns::missing(const std::vector<std::string>& present, std::string_view what) const {
+  const auto is_there = [&](const std::string& name) { return std::ranges::find(present, name) != present.end(); };
+  std::vector<const Column*> missing;
+  const auto look = [&](const Column& column) {
+    if (column.is_required && !is_there(column.name)) missing.push_back(&column);
+  };
+  for (const Column* column : {&text, &text_pair, &label}) look(*column);
+  std::ranges::for_each(flags, look);
+  if (missing.empty()) return "";
+  std::vector<std::string> unused, wanted, among, advice, labels;
+  std::ranges::copy_if(present, std::back_inserter(unused), [&](const std::string& name) { return is_other(name); });
+  const auto meant = [&](const Column& column) -> std::string {
+    if (is_there(column.name)) return column.name;
+    auto name = likely_name(column, unused);
+    if (!name && missing.size() == 1 && unused.size() == 1) name = unused.front();
+    if (name) std::erase(unused, *name);
+    return name.value_or("NAME");
+  };
+  for (const Column* column : missing) {
+    wanted.push_back(quoted_name(column->name));
+    if (is_flag(column->name)) continue;
+    const std::string name = meant(*column);
+    advice.push_back(fmt::format("{} {}", column->flag, name == "NAME" ? name : quoted_name(name)));
+  }
+  for (const Column& flag : flags) labels.push_back(meant(flag));
+  if (missing.size() > advice.size()) {
+    advice.push_back(fmt::format("{} {}", label.flag, quoted_name(fmt::format("{}", fmt::join(labels, ",")))));
+  }
+  constexpr size_t kShown = 20;
+  for (const std::string& name : std::span(present).first(std::min(kShown, present.size()))) {
+    among.push_back(quoted_name(name));
+  }
+  return fmt::format("no {}{} {} among {}{}. Pass {}", what, missing.size() == 1 ? "" : "s", fmt::join(wanted, " and "),
+                     fmt::join(among, ", "), among.size() < present.size() ? ", …" : "", fmt::join(advice, " "));
 }
 
 RowCollector::RowCollector(std::string file, const LoadRowsOptions& options)
@@ -76,30 +125,15 @@ void RowCollector::add(Row row, int64_t line) {
   if (options_.other_columns()) rows_.others.push_back(std::move(row.others));
 }
 
-void RowCollector::add_bytes(Row row, int64_t line) {
-  bool replaced = row.has_invalid_utf8;
-  const auto repair = [&](std::string& bytes) { replaced |= repair_utf8(bytes); };
-  repair(row.text);
-  if (row.text_pair) repair(*row.text_pair);
-  if (row.words) std::ranges::for_each(*row.words, repair);
-  if (auto* name = std::get_if<std::string>(&row.label)) repair(*name);
-  if (auto* names = std::get_if<std::vector<std::string>>(&row.label)) std::ranges::for_each(*names, repair);
-  add(std::move(row), line);
-  rows_.rows_with_invalid_utf8 += replaced;
-}
-
-void RowCollector::make_integers() {
-  const bool are_integers = std::ranges::all_of(rows_.labels, [](const RawLabel& label) {
-    const auto* name = std::get_if<std::string>(&label);
-    return name != nullptr && is_integer(*name);
-  });
-  for (size_t i = 0; are_integers && i < rows_.labels.size(); ++i) {
-    rows_.labels[i] = integer_label(std::get<std::string>(rows_.labels[i]), options_, rows_.where(i));
-  }
+void RowCollector::note(std::string_view what) {
+  rows_.notes.push_back(fmt::format("{}: {}", rows_.places.file, what));
 }
 
 LabeledRows RowCollector::finish() {
   TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.places.file, ": the file has no rows.");
+  if (rows_with_invalid_utf8_ > 0) {
+    note(fmt::format("bytes that are not UTF-8 became U+FFFD in {} of {} rows", rows_with_invalid_utf8_, size()));
+  }
   return std::move(rows_);
 }
 
@@ -120,16 +154,8 @@ void RowCollector::add_words(Row& row, int64_t line) {
 void RowCollector::check_label(RawLabel& label, int64_t line) {
   const auto* name = std::get_if<std::string>(&label);
   if (name != nullptr && name->empty()) label = std::monostate();
-  if (std::holds_alternative<std::monostate>(label)) {
-    TORCH_CHECK_VALUE(!has_labels(), where(line), "the row has no label. Give it one, or remove the row.");
-    return;
-  }
-  if (labeled_line_ == 0) {
-    labeled_line_ = line;
-    kind_ = label.index();
-  }
-  TORCH_CHECK_VALUE(label.index() == kind_, where(line), "the label is ", kind_name(label.index()), " where line ",
-                    labeled_line_, " has ", kind_name(kind_), ". Use one kind of label in a file.");
+  TORCH_CHECK_VALUE(!has_labels() || !std::holds_alternative<std::monostate>(label), where(line),
+                    "the row has no label. Give it one, or remove the row.");
 }
 
 void RowCollector::check_pair(bool is_pair, int64_t line) const {

@@ -19,15 +19,17 @@ struct Column {
 
 struct Columns {
   Column text, text_pair, label;
+  std::vector<Column> flags = {};  ///< in place of `label`: one for each label
 
   explicit Columns(const LoadRowsOptions& options);
 
-  /// Whether nobody has named others.
-  bool are_usual() const;
+  bool is_flag(std::string_view name) const;
   /// Whether the column is none of those that are read.
   bool is_other(std::string_view name) const;
-  /// What to do where `missing` is not among `present`: a near name, or the only one of no other use, may be meant.
-  std::string advice(const Column& missing, const std::vector<std::string>& present) const;
+  /// Which columns that must be there are not among `present`, and the flags that name others: "no column 'text' among
+  /// 'a', 'b'. Pass --text-column 'a'". Empty if all are there.
+  /// @param what  "column" or "key".
+  std::string missing(const std::vector<std::string>& present, std::string_view what = "column") const;
 };
 
 struct Row {
@@ -36,7 +38,6 @@ struct Row {
   RawLabel label = {};
   std::optional<std::vector<std::string>> words = {};  ///< in place of the text
   std::string others = {};                             ///< as of LabeledRows
-  bool has_invalid_utf8 = false;                       ///< of the others, where it became U+FFFD
 };
 
 /// Gathers the rows of one file and checks that they are of one kind.
@@ -45,6 +46,7 @@ class RowCollector {
   /// @param options  must live as long as this.
   RowCollector(std::string file, const LoadRowsOptions& options);
 
+  int64_t size() const { return static_cast<int64_t>(rows_.texts.size()); }
   bool full() const { return options_.limit() > 0 && size() >= options_.limit(); }
   bool has_words() const { return has_words_; }
   bool has_labels() const { return label_kind() != LabelKind::kNone; }
@@ -59,20 +61,16 @@ class RowCollector {
 
   /// @throws c10::ValueError  for a row of another kind than the first.
   void add(Row row, int64_t line);
-  /// add() for bytes that may be any.
-  void add_bytes(Row row, int64_t line);
 
-  /// The row that was added last had such bytes.
-  void note_invalid_utf8() { ++rows_.rows_with_invalid_utf8; }
-
-  /// Makes whole numbers of labels that are names, where all are written as JSON and Python write those.
-  void make_integers();
+  /// Keeps a sentence for the user, about the file.
+  void note(std::string_view what);
+  /// The row that was added last had bytes that are no UTF-8.
+  void note_invalid_utf8() { ++rows_with_invalid_utf8_; }
 
   /// @throws c10::ValueError  where there are none.
   LabeledRows finish();
 
  private:
-  int64_t size() const { return static_cast<int64_t>(rows_.texts.size()); }
   void add_words(Row& row, int64_t line);
   void check_label(RawLabel& label, int64_t line);
   void check_pair(bool is_pair, int64_t line) const;
@@ -81,8 +79,7 @@ class RowCollector {
   const Columns columns_;
   const bool has_words_;
   LabeledRows rows_;
-  int64_t labeled_line_ = 0;  // the first with a label, and what kind that is
-  size_t kind_ = 0;
+  int64_t rows_with_invalid_utf8_ = 0;
 };
 
 }  // namespace mezzo::text

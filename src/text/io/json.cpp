@@ -96,12 +96,15 @@ JsonReader::Type JsonReader::peek() {
   fail("not valid JSON: a value expected");
 }
 
-bool JsonReader::holds_objects_or_arrays() {
+char JsonReader::first_in_array() {
   constexpr size_t kMostSpace = 256;
-  if (peek() != Type::kArray) return false;
-  const std::string_view text = input_.ahead(kMostSpace);
-  const size_t first = text.find_first_not_of(" \n\r\t", 1);
-  return first != text.npos && (text[first] == '{' || text[first] == '[');
+  if (peek() != Type::kArray) return '\0';
+  for (size_t count = 2; count < kMostSpace; ++count) {  // one by one, so as not to wait for more of a pipe
+    const std::string_view text = input_.ahead(count);
+    if (text.size() < count) break;
+    if (std::string_view(" \n\r\t").find(text.back()) == std::string_view::npos) return text.back();
+  }
+  return '\0';
 }
 
 void JsonReader::open(char bracket) {
@@ -280,9 +283,13 @@ void JsonReader::walk(std::string* copy) {
   }
 }
 
-void JsonReader::expect_end() {
+bool JsonReader::at_end() {
   skip_space();
-  if (!input_.at_end()) fail("not valid JSON: more text after its end");
+  return input_.at_end();
+}
+
+void JsonReader::expect_end() {
+  if (!at_end()) fail("not valid JSON: more text after its end");
 }
 
 nlohmann::json JsonReader::value() {

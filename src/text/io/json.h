@@ -39,7 +39,7 @@ void add_json_member(std::string& object, std::string_view name, std::string_vie
 /// where.
 ///
 /// @code
-/// TextInput input = TextInput::open(path);
+/// TextInput input(source);
 /// JsonReader reader(input, [&] { return file + ":" + std::to_string(reader.line()) + ": "; });
 /// reader.begin_array();
 /// while (reader.next_element()) texts.push_back(reader.string());
@@ -64,8 +64,9 @@ class JsonReader {
   /// once the object has ended. Fails for a name that the object has twice: other readers take the first or the last.
   bool next_key(std::string& key);
 
-  /// Whether the value that comes next is an array whose first element is an object or an array.
-  bool holds_objects_or_arrays();
+  /// The first character inside the array that comes next, ']' if it is empty. 0 if another value comes next, or if
+  /// more than 256 characters of white space do.
+  char first_in_array();
 
   void begin_array();
   /// True when another element comes next; false once the array has ended.
@@ -84,6 +85,8 @@ class JsonReader {
   void skip() { walk(nullptr); }
   /// The value as JSON, without white space between its parts; numbers as they are written.
   std::string copy();
+  /// Whether only white space is left.
+  bool at_end();
   /// Fails unless only white space is left.
   void expect_end();
   /// The value. Whole numbers of up to 64 bits stay whole.

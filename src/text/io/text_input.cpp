@@ -1,7 +1,6 @@
 #include "text/io/text_input.h"
 
 #include <span>
-#include <utility>
 
 namespace mezzo::text {
 namespace {
@@ -10,9 +9,7 @@ constexpr size_t kBlockBytes = 64 << 10;
 
 }  // namespace
 
-TextInput::TextInput(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
-  append_block();  // a folder can be opened, but not read
-}
+TextInput::TextInput(ByteSource& source) : source_(&source) { append_block(); }
 
 /// Adds what one read gives to the bytes that were not moved past; nothing at the end.
 void TextInput::append_block() {
@@ -24,7 +21,7 @@ void TextInput::append_block() {
   const size_t count = source_->read(std::span(block_).subspan(kept));
   block_.resize(kept + count);
   text_ = block_;
-  if (count == 0) source_.reset();
+  if (count == 0) source_ = nullptr;
 }
 
 bool TextInput::read_on() {

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -10,15 +8,14 @@
 
 namespace mezzo::text {
 
-/// The bytes of a text from its beginning to its end, from memory or from a file. Of a file, no
+/// The bytes of a text from its beginning to its end, from memory or from a source. Of a source, no
 /// more is read than is asked for (but for a block), and no more is held than a block.
 class TextInput {
  public:
   /// @param text  must outlive this.
   explicit TextInput(std::string_view text) : text_(text) {}
-  /// @param file  decompressed, where it is compressed: see open_bytes().
-  /// @throws c10::ValueError  naming the file, here and in later calls, where it cannot be read.
-  static TextInput open(const std::filesystem::path& file) { return TextInput(open_bytes(file)); }
+  /// @param source  must outlive this. Its errors come here and in later calls.
+  explicit TextInput(ByteSource& source);
   TextInput(const TextInput&) = delete;
   TextInput& operator=(const TextInput&) = delete;
 
@@ -39,11 +36,10 @@ class TextInput {
   size_t offset() const { return dropped_ + position_; }
 
  private:
-  explicit TextInput(std::unique_ptr<ByteSource> source);
   bool read_on();
   void append_block();
 
-  std::unique_ptr<ByteSource> source_;  // none where all of it has been read
+  ByteSource* source_ = nullptr;  // none if all of it has been read
   std::string block_;
   std::string_view text_;  // what is at hand, of `block_` or of the text in memory
   size_t position_ = 0;

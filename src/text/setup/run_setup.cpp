@@ -36,30 +36,42 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
   return model;
 }
 
+bool keeps_head(const TrainConfig& config, const ModelConfig& model) {
+  return !config.model.empty() && !config.new_head && has_head(model, config.model);
+}
+
 /// A trained head keeps its task and its labels, unless a new one is asked for; everything else takes the labels of the
 /// training data.
 TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
-  TaskOptions options{
-      .allow_empty_classes = config.allow_empty_classes, .metric = config.metric, .calibrate = config.calibrate};
-  if (!config.task.empty()) options.problem_type = config.task;
-  if (!config.model.empty() && !config.new_head && has_head(model, config.model)) {
+  TaskOptions options{.problem_type = config.task,
+                      .label_names = split_names(config.labels, "--labels"),
+                      .on_unknown_label = config.labels.empty()
+                                              ? "No training text has it. --labels A,B,C names labels without one."
+                                              : "They are those of --labels.",
+                      .metric = config.metric,
+                      .calibrate = config.calibrate};
+  const auto columns = config.columns().label_columns();
+  if (keeps_head(config, model)) {
     model.check_labels(config.model / "config.json");
     TORCH_CHECK_VALUE(config.task.empty() || config.task == model.problem_type, "--task is ", config.task,
                       ", and the head of --model ", config.model.string(), " is trained for ", model.problem_type,
                       "; leave --task out, or pass --new-head");
+    TORCH_CHECK_VALUE(options.label_names.empty() || options.label_names == model.label_names, "--labels is ",
+                      config.labels, ", and the head of --model ", config.model.string(), " has the labels ",
+                      fmt::format("{}", fmt::join(model.label_names, ",")), "; leave --labels out, or pass --new-head");
     options.problem_type = model.problem_type;
     options.label_names = model.label_names;
     options.on_unknown_label = "They are those of the model's trained head; --new-head trains one for other labels.";
+  } else if (columns.size() > 1) {
+    if (config.task.empty()) options.problem_type = "multi_label_classification";
+    if (config.labels.empty()) options.label_names = columns;
   }
   return options;
 }
 
 /// Notes for what is odd about one file.
 void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>& notes) {
-  if (rows.rows_with_invalid_utf8 > 0) {
-    notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {}", rows.places.file,
-                                counted(rows.rows_with_invalid_utf8, "row")));
-  }
+  notes.insert(notes.end(), rows.notes.begin(), rows.notes.end());
   for (const std::string& line : task.odd_rows(rows)) {
     notes.push_back("warning: " + line);
   }
@@ -122,11 +134,10 @@ Datasets load_datasets(const TrainConfig& config,
                        c10::Device device,
                        std::vector<std::string>& notes) {
   const TaskOptions task = choose_task(config, model);
-  const bool has_trained_head = !task.on_unknown_label.empty();
   const auto options = LoadRowsOptions()
                            .label_kind(label_kind(task.problem_type))
                            .columns(config.columns())
-                           .on_other_task(has_trained_head ? "--new-head --task" : "--task");
+                           .on_other_task(keeps_head(config, model) ? "--new-head --task" : "--task");
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
   Datasets data{make_task(rows, task), {}, {}, {}};

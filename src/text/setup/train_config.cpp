@@ -115,10 +115,10 @@ void check_schedule(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!by_metric || config.warmup_ratio == 0, "--schedule ", config.schedule,
                     " has no warmup; leave --warmup-ratio out");
   constexpr double kRounding = 1e-9;
-  TORCH_CHECK_VALUE(config.schedule != "warmup_stable_decay" ||
-                        config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
-                    "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
-                    ": together they are more than all steps; make them at most 1");
+  TORCH_CHECK_VALUE(
+      config.schedule != "warmup_stable_decay" || config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
+      "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
+      ": together they are more than all steps; make them at most 1");
 }
 
 /// By device and inode, so that links do not hide it.
@@ -195,12 +195,20 @@ void TrainConfig::validate() const {
   check_folds(*this);
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
+  split_names(labels, "--labels");
 }
 
 bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_fraction.value_or(dev_ratio) > 0; }
 
 ColumnNames TrainConfig::columns() const {
-  return {.text = text_column, .text_pair = pair_column, .label = label_column, .unquoted = unquoted};
+  return {.text = text_column,
+          .text_pair = pair_column,
+          .label = label_column,
+          .unquoted = unquoted,
+          .encoding = encoding,
+          .delimiter = delimiter,
+          .columns = table_columns,
+          .no_header = no_header};
 }
 
 LossOptions TrainConfig::loss() const {

@@ -66,7 +66,7 @@ static_assert(std::ranges::equal(kProblemTypes,
                                  &ProblemType::name));
 
 LabelKind label_kind(std::string_view problem_type) {
-  if (problem_type == SingleLabelClassification::kProblemType) return LabelKind::kClass;
+  if (problem_type.empty() || problem_type == SingleLabelClassification::kProblemType) return LabelKind::kClass;
   if (problem_type == MultiLabelClassification::kProblemType) return LabelKind::kSeveral;
   if (problem_type == TokenClassification::kProblemType) return LabelKind::kWords;
   TORCH_CHECK_VALUE(problem_type == Regression::kProblemType, "problem_type is \"", problem_type,
@@ -78,10 +78,14 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
   TORCH_CHECK_VALUE(!rows.labels.empty(), rows.places.file, ": has no rows, so there is nothing to learn from");
   check_labels_differ(rows);
   const auto labels = [&] {
-    return options.label_names.empty() ? LabelMap::from_rows(rows, options.allow_empty_classes)
-                                       : LabelMap::from_names(options.label_names);
+    if (!options.label_names.empty()) return LabelMap::from_names(options.label_names);
+    auto labels_of_rows = LabelMap::from_rows(rows);
+    if (options.problem_type.empty()) check_are_classes(rows, labels_of_rows, "--task");
+    return labels_of_rows;
   };
   const LabelKind kind = label_kind(options.problem_type);
+  TORCH_CHECK_VALUE(kind != LabelKind::kNumber || options.label_names.empty(),
+                    "--labels names classes, and regression has none; leave it out");
   TORCH_CHECK_VALUE(!options.calibrate || kind == LabelKind::kClass,
                     "--calibrate fits the confidence of single labels; the task is ", options.problem_type);
   switch (kind) {

@@ -46,15 +46,17 @@ void bind_files(py::module_& m) {
 
   m.def(
       "load_rows",  // texts, labels and lines
-      [](const std::string& path, int64_t limit, bool has_labels, const std::string& labels) {
+      [](const std::string& path, int64_t limit, bool has_labels, const std::string& labels,
+         const std::string& encoding) {
         const LabelKind kind = !has_labels           ? LabelKind::kNone
                                : labels == "several" ? LabelKind::kSeveral
                                : labels == "number"  ? LabelKind::kNumber
                                                      : LabelKind::kClass;
-        auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind));
+        auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind).columns({.encoding = encoding}));
         return std::tuple(rows.texts, rows.labels, rows.places.lines);
       },
-      py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true, py::arg("labels") = "class");
+      py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true, py::arg("labels") = "class",
+      py::arg("encoding") = "auto");
   m.def(
       "load_files",  // texts, labels, places and other columns
       [](const std::vector<std::string>& paths, int64_t limit, bool has_labels) {
@@ -66,6 +68,17 @@ void bind_files(py::module_& m) {
         return std::tuple(rows.texts, rows.labels, places, rows.others);
       },
       py::arg("paths"), py::arg("limit") = 0, py::arg("has_labels") = true);
+  m.def("encode_labels", [](const std::vector<std::string>& train, const std::vector<std::string>& labels) {
+    const auto rows_of = [](const std::vector<std::string>& names) {
+      LabeledRows rows;
+      rows.labels.assign(names.begin(), names.end());
+      rows.texts.resize(names.size());
+      rows.places.lines.resize(names.size());
+      return rows;
+    };
+    const auto map = LabelMap::from_rows(rows_of(train));
+    return std::pair(map.names(), to_vector(label_ids(rows_of(labels), map)));
+  });
   m.def("split_fold", [](std::vector<std::string> texts, std::vector<int64_t> labels, int64_t folds, int64_t fold,
                          bool by_class, uint64_t seed) {
     const auto [first, second] =

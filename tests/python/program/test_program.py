@@ -409,10 +409,6 @@ def write_rows(path, rows):
 def test_data_that_cannot_be_meant_is_refused(small, data, tmp_path):
     words = make_rows(40, seed=1)
     for name, rows, message in [
-        ("one_based", [(text, 1 + i % 3) for i, (text, _) in enumerate(words)],
-         "one_based.jsonl: the labels go from 1 to 3, so no text has label 0, and classes are numbered from 0."),
-        ("outlier", [(text, 999_999 * (i == 30)) for i, (text, _) in enumerate(words)],
-         "outlier.jsonl:31: row 31: label 999999 makes 1000000 classes, and 999998 have no text: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …."),
         ("single", [(text, "sport") for text, _ in words], "single.jsonl: all texts have the same label, 'sport'; there must be different ones to learn from"),
         ("empty", [(" ", label) for _, label in words], "empty.jsonl: all of its 40 texts are empty, so there is nothing to learn from"),
     ]:
@@ -430,11 +426,81 @@ def test_a_class_without_a_text_is_trained_where_asked_for(small, data, tmp_path
     train = write_rows(tmp_path / "gap.jsonl", rows)
     output = tmp_path / "out"
     done = mezzo("train", "--model", small, "--train", train, "--dev", train, "--test", train, "--output", output,
-                 "--max-steps", 1, "--allow-empty-classes")
+                 "--max-steps", 1, "--labels", ",".join(map(str, range(30_000))))
     names = json.loads((output / "config.json").read_text())["id2label"]
     assert len(names) == 30_000 and names["29999"] == "29999"
     assert "warning: 29998 of 30000 labels have no training text: '1', '2', '3'" in done.stderr
     assert records(output, "end")[0]["peak_memory_bytes"] < 2e9  # a matrix of all labels by all would take 7 GB
+
+
+def labels_of(folder):
+    names = json.loads((folder / "config.json").read_text())["id2label"]
+    return [names[str(i)] for i in range(len(names))]
+
+
+def test_stars_from_1_to_5_are_classes_in_every_file_and_life_of_a_run(small, tmp_path):
+    texts = [text for text, _ in make_rows(60, seed=1)]
+    train, dev, test = tmp_path / "train.csv", tmp_path / "dev.jsonl", tmp_path / "test.csv"
+    train.write_text("text,label\n" + "".join(f"{text},{i % 5 + 1}\n" for i, text in enumerate(texts)))
+    write_rows(dev, [(text, float(i % 4 + 2)) for i, text in enumerate(texts[:20])])  # 2.0 to 5.0
+    test.write_text("text,label\n" + "".join(f"{text},{i % 2 + 4}\n" for i, text in enumerate(texts[:20])))
+    flags = ["train", "--model", small, "--train", train, "--dev", dev, "--test", test, "--batch-size", 8, "--learning-rate", 1e-3,
+             "--schedule", "constant", "--seed", 1]
+    mezzo(*flags, "--output", tmp_path / "out", "--max-steps", 4, "--save-every", 2)
+    assert labels_of(tmp_path / "out") == ["1", "2", "3", "4", "5"]
+    mezzo(*flags, "--output", tmp_path / "again", "--max-steps", 4, "--resume", tmp_path / "out/checkpoints/step-2")
+    weights = (tmp_path / "out/model.safetensors").read_bytes()
+    assert (tmp_path / "again/model.safetensors").read_bytes() == weights
+    # The same places in the file of another model, whose labels are the numbers less one.
+    shifted = tmp_path / "shifted.jsonl"
+    write_rows(shifted, [(text, i % 5) for i, text in enumerate(texts)])
+    mezzo("train", "--model", small, "--train", shifted, "--dev-ratio", 0, "--batch-size", 8, "--learning-rate", 1e-3, "--schedule",
+          "constant", "--seed", 1, "--max-steps", 4, "--output", tmp_path / "shifted")
+    mezzo("train", "--model", small, "--train", train, "--dev-ratio", 0, "--batch-size", 8, "--learning-rate", 1e-3, "--schedule",
+          "constant", "--seed", 1, "--max-steps", 4, "--output", tmp_path / "stars")
+    assert (tmp_path / "shifted/model.safetensors").read_bytes() == (tmp_path / "stars/model.safetensors").read_bytes()
+    scores = [json.loads(mezzo("eval", "--model", tmp_path / "out", "--data", data, "--json").stdout) for data in (test, dev)]
+    assert all(0 <= score["accuracy"] <= 1 for score in scores)
+    tested = json.loads((tmp_path / "out/run.json").read_text())
+    assert f"{scores[0]['accuracy']:.6f}"[:6] in json.dumps(tested)
+    unknown = write_rows(tmp_path / "unknown.jsonl", [(texts[0], 0)])
+    done = mezzo("eval", "--model", tmp_path / "out", "--data", unknown, check=False)
+    assert "unknown.jsonl:1: row 1: unknown label '0'. The labels are: 1, 2, 3, 4, 5." in one_line(done, 1)
+    done = mezzo(*flags[:3], "--train", train, "--dev", unknown, "--output", tmp_path / "no", check=False)
+    assert "unknown.jsonl:1: row 1: unknown label '0'. The labels are: 1, 2, 3, 4, 5. No training text has it. --labels" in one_line(done, 1)
+
+
+def test_labels_fix_the_order_of_classes(small, data, tmp_path):
+    train = write_rows(tmp_path / "train.jsonl", [(text, ["low", "mid", "high"][i % 3]) for i, (text, _) in enumerate(make_rows(30, seed=1))])
+    flags = ["train", "--model", small, "--train", train, "--dev", train, "--max-steps", 1]
+    mezzo(*flags, "--output", tmp_path / "out", "--labels", "low,mid,high,\"very, very high\"")
+    assert labels_of(tmp_path / "out") == ["low", "mid", "high", "very, very high"]
+    done = mezzo(*flags, "--output", tmp_path / "no", "--labels", "low,mid", check=False)
+    assert "train.jsonl:3: row 3: unknown label 'high'. The labels are: low, mid. They are those of --labels." in one_line(done, 1)
+    again = ["train", "--model", tmp_path / "out", "--train", train, "--dev", train, "--max-steps", 1, "--output", tmp_path / "more"]
+    done = mezzo(*again, "--labels", "low,mid,high", check=False)
+    assert "has the labels low,mid,high,very, very high; leave --labels out, or pass --new-head" in one_line(done, 1)
+    mezzo(*again, "--labels", "high,mid,low", "--new-head")
+    assert labels_of(tmp_path / "more") == ["high", "mid", "low"]
+
+
+def test_a_column_for_each_label_is_a_task_of_several_labels(small, tmp_path):
+    rows = make_rows(40, seed=1)
+    train = tmp_path / "train.csv"
+    train.write_text("id,text,toxic,threat,insult\n" + "".join(f"{i},{text},{i % 2},0,{int(i % 3 == 0)}\n" for i, (text, _) in enumerate(rows)))
+    columns = ["--label-column", "toxic,threat,insult"]
+    flags = ["train", "--model", small, "--train", train, "--dev", train, "--max-steps", 1, *columns]
+    done = mezzo(*flags, "--output", tmp_path / "out")
+    assert labels_of(tmp_path / "out") == ["toxic", "threat", "insult"]  # in the order of the flag, also without a text
+    assert json.loads((tmp_path / "out/config.json").read_text())["problem_type"] == "multi_label_classification"
+    assert "warning: 1 of 3 labels has no training text: 'threat'" in done.stderr
+    listed = tmp_path / "listed.csv"
+    listed.write_text("text,label\n" + "".join(f"{text},{'|'.join(n for n, on in (('toxic', i % 2), ('insult', i % 3 == 0)) if on)}\n"
+                                               for i, (text, _) in enumerate(rows)))
+    scores = [mezzo("eval", "--model", tmp_path / "out", "--data", *data, "--json").stdout for data in ([train, *columns], [listed])]
+    assert json.loads(scores[0]) == json.loads(scores[1])
+    done = mezzo(*flags, "--output", tmp_path / "no", "--task", "single_label_classification", check=False)
+    assert "--label-column names 3 columns, one for each label, which needs --task multi_label_classification" in one_line(done, 1)
 
 
 def test_what_is_odd_about_the_data_is_said_at_the_start(run, small, data, tmp_path):
@@ -586,15 +652,15 @@ def test_predictions_never_replace_the_texts(run, tmp_path):
 
 
 def test_bytes_that_are_no_utf8_are_counted(run, tmp_path):
-    (tmp_path / "bad.csv").write_bytes(b"text,label\ngo\xffal,sport\nteam,sport\n")
+    (tmp_path / "bad.csv").write_bytes(b"text,label\ngo\xffal,sport\n" + "schön und grün,sport\n".encode() * 50)
     for command in ["predict", "--model", run[0]], ["eval", "--model", run[0]], ["tokenize", "--model", run[0]]:
         done = mezzo(*command, "--data", tmp_path / "bad.csv")
-        assert done.stderr == f"{tmp_path}/bad.csv: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+        assert done.stderr == f"{tmp_path}/bad.csv: 1 byte that is not valid UTF-8 became U+FFFD\n"
         if command[0] != "eval":
             done = subprocess.run([PROGRAM, *map(str, command)], input=b"go\xffal\nteam\n", capture_output=True, check=True)
-            assert done.stderr == b"stdin: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+            assert done.stderr == b"stdin: bytes that are not UTF-8 became U+FFFD in 1 of 2 rows\n"
     done = subprocess.run([PROGRAM, "predict", "--model", run[0], "--text", b"go\xffal"], capture_output=True, check=True)
-    assert done.stderr == b"--text: bytes that are no UTF-8 replaced by U+FFFD in 1 of 1 rows\n"
+    assert done.stderr == b"--text: bytes that are not UTF-8 became U+FFFD in 1 of 1 rows\n"
     assert json.loads(done.stdout)["text"] == "go\ufffdal"
 
 

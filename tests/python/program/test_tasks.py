@@ -181,9 +181,14 @@ def test_a_trained_head_keeps_its_task(trained, tmp_path):
 
 
 @pytest.mark.parametrize("rows, more, message", [
-    ([["a", ["x"]], ["b", ["y"]]], [], "rows.json:1: row 1: the label is an array, not a string or an integer; several labels a text need"
+    ([["a", ["x"]], ["b", ["y"]]], [], "rows.json:1: row 1: the label is an array, not a string, a number or a boolean; several labels a text need"
      " --task multi_label_classification"),
-    ([["a", 0.5], ["b", 1.5]], [], "label 0.5 is not a whole number. Labels are integers from 0, or strings. Other numbers need --task regression"),
+    ([["a", 0.5], ["b", 1.5]], [], "rows.json: the labels are numbers such as 1.5, 2 different ones. Pass --task regression to predict numbers, or"),
+    ([["a", 0.5], ["b", 1.5]], ["--task", "regression", "--labels", "0.5,1.5"], "--labels names classes, and regression has none"),
+    ([["a", 1], ["b", 2]], ["--labels", "0,1"], "rows.json:1: row 2: unknown label '2'. The labels are: 0, 1. They are those of --labels."),
+    ([["a", 1], ["b", "NaN"]], [], "rows.json:1: row 2: the label 'NaN' is a missing value"),
+    ([["a", 1], ["b", 1.0]], [], "all texts have the same label, '1'"),
+    ([["a", 1], ["b", 2]], ["--labels", "1,,2"], "--labels '1,,2' has an empty name; remove a comma"),
     ([["a", ["x"]], ["b", ["x"]]], ["--task", "multi_label_classification"], "all texts have the same label, 'x'"),
     ([["a", []], ["b", []]], ["--task", "multi_label_classification"], "all texts have the same label, none"),
     ([["a", 2], ["b", 2.0]], ["--task", "regression"], "all texts have the same label, 2"),

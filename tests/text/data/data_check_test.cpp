@@ -37,7 +37,7 @@ TEST(DataCheckTest, RefusesDataThatTeachesNothing) {
   EXPECT_EQ(error(rows({{"a", name("joy")}, {"b", name("joy")}})),
             "f: all texts have the same label, 'joy'; there must be different ones to learn from");
   EXPECT_EQ(error(rows({{"a", id(1)}})),
-            "f: its only text has the label 1; there must be different ones to learn from");
+            "f: its only text has the label '1'; there must be different ones to learn from");
   EXPECT_EQ(error(rows({{"", id(0)}, {"a", id(1)}})), "(nothing was thrown)");
 }
 
@@ -72,8 +72,30 @@ TEST(DataCheckTest, CountsLabelsThatOnlyWhiteSpaceOrCaseTellsApart) {
 
 TEST(DataCheckTest, SaysWhatIntegersStandForWhereLabelsHaveNames) {
   EXPECT_THAT(odd_rows(rows({{"a", id(1)}, {"b", id(0)}}), kJoyAnger),
-              ElementsAre("2 of 2 labels in f are numbers and taken as places in the list of label names: 1 stands for "
+              ElementsAre("the labels in f are numbers and taken as places in the list of label names: 1 stands for "
                           "'anger', first at f:2"));
+}
+
+TEST(DataCheckTest, RefusesFractionsForClasses) {
+  const ScratchFolder none;
+  const auto error = [&](const std::vector<std::string>& labels) {
+    std::vector<std::pair<std::string, RawLabel>> pairs;
+    for (const std::string& label : labels) pairs.emplace_back("text", name(label));
+    const auto data = rows(pairs);
+    return value_error([&] { check_are_classes(data, LabelMap::from_rows(data), "--task"); }, none);
+  };
+  const std::string advice =
+      " different ones. Pass --task regression to predict numbers, or --task single_label_classification to train a "
+      "class for each.";
+  EXPECT_EQ(error({"0.25", "0.5", "0.75", "1"}), "f: the labels are numbers such as 0.75, 4" + advice);
+  std::vector<std::string> many;
+  for (int i = 0; i < 200; ++i) many.push_back(std::to_string(i % 21) + ".5");
+  EXPECT_EQ(error(many), "f: the labels are numbers such as 20.5, 21" + advice);
+  std::vector<std::string> stars;
+  for (int i = 0; i < 40; ++i) stars.push_back(i % 2 == 0 ? std::to_string(i % 5) : std::to_string(i % 5) + ".5");
+  for (const auto& classes : {stars, {"1.0", "2.0", "3.0"}, {"1", "2", "3"}, {"0.5", "1.5", "2.5", "x"}}) {
+    EXPECT_EQ(error(classes), "(nothing was thrown)");
+  }
 }
 
 TEST(DataCheckTest, KeepsALineOfWhateverTheLabelsHold) {

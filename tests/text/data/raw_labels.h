@@ -11,6 +11,6 @@ namespace mezzo::text {
 
 inline const RawLabel kNone = std::monostate();
 inline RawLabel name(std::string text) { return RawLabel(std::move(text)); }
-inline RawLabel id(int64_t value) { return RawLabel(value); }
+inline RawLabel id(int64_t value) { return RawLabel(std::to_string(value)); }
 
 }  // namespace mezzo::text

@@ -22,15 +22,15 @@ namespace mezzo::text {
 /// What a file has for labels.
 enum class LabelKind {
   kNone,     ///< nothing that is read
-  kClass,    ///< one class a row: a whole number from 0, or a name
-  kSeveral,  ///< any number of names a row, none included
+  kClass,    ///< one class a row: a name, a number or a boolean
+  kSeveral,  ///< any number of names a row, none included; or a column of 0 and 1 for each name
   kNumber,   ///< one number a row, to be predicted as it is
   kWords     ///< a name for each word of a row
 };
 
-/// A label as a file gives it: none, a whole number from 0 or a name, a number of any size, or several names, sorted,
-/// or those of the words.
-using RawLabel = std::variant<std::monostate, int64_t, std::string, double, std::vector<std::string>>;
+/// A label as a file gives it: none; a class as it is written, numbers too; a number to predict; several names, sorted,
+/// or the names of the words.
+using RawLabel = std::variant<std::monostate, std::string, double, std::vector<std::string>>;
 
 /// Where rows are from.
 struct RowPlaces {
@@ -43,7 +43,7 @@ struct RowPlaces {
   std::string at(size_t row) const;
 };
 
-/// Puts U+FFFD in the place of each invalid sequence of `text`, as where files are read.
+/// Puts U+FFFD in the place of each invalid sequence of `text`.
 /// @return whether there was one
 bool repair_utf8(std::string& text);
 
@@ -56,25 +56,35 @@ struct LabeledRows {
   std::vector<RawLabel> labels;
   std::vector<std::string> others = {};  ///< the other columns of each row as a JSON object, "" for none; where asked
 
-  /// How many rows of a .csv, .tsv or .txt file held bytes that are not UTF-8, to be reported to
-  /// the user; each bad sequence became U+FFFD, as by Python's errors="replace". (In JSON they are
-  /// an error.)
-  int64_t rows_with_invalid_utf8 = 0;
+  /// Sentences for the user, which begin with the file: a detected encoding or delimiter, bytes that became U+FFFD.
+  std::vector<std::string> notes = {};
 
   /// What an error in a row begins with: "file:line: row N: ", N from 1 in its file.
   std::string where(size_t row) const;
 };
 
-/// The columns of a .csv or .tsv, or keys of a JSON row, that are read.
+/// How data files are written: the columns, or keys of a JSON row, that are read, and their encoding.
 struct ColumnNames {
   std::string text = "text";
-  std::string text_pair = "";  ///< which all rows must have then; empty: "text_pair", if they have it
-  std::string label = "label";
-  bool unquoted = false;  ///< a quote in a .csv or .tsv is a character as others are, not the beginning of a field
+  std::string text_pair = "";   ///< which all rows must have then; empty: "text_pair", if they have it
+  std::string label = "label";  ///< several with commas between them, each of which says whether a text has that label
+  bool unquoted = false;        ///< a quote in a table is a character as others are, not the beginning of a field
+  /// A name that iconv knows, such as "GB18030"; "auto": see load_rows().
+  std::string encoding = "auto";
+  /// Of a table: a character, "comma", "semicolon", "tab", "pipe" or "space"; "auto": see load_rows().
+  std::string delimiter = "auto";
+  std::string columns = "";  ///< names of a table's columns with commas between them; the file then has no header
+  bool no_header = false;    ///< the first line of a table is a row; without `columns`, names are numbers from 1
 
   /// @param has_labels  whether the labels' matters, too.
-  /// @throws c10::ValueError  naming the flag of the program, where one is empty or two are the same.
+  /// @throws c10::ValueError  naming the flag of the program, if a value cannot be meant.
   void validate(bool has_labels) const;
+  /// The columns that `label` names.
+  std::vector<std::string> label_columns() const;
+  char delimiter_char() const;  ///< of a delimiter that is not "auto"
+  bool has_header() const { return columns.empty() && !no_header; }
+  /// Whether a file is read as a table for any of these, whatever its name.
+  bool is_of_table() const { return delimiter != "auto" || !has_header(); }
 };
 
 /// @return the words of a text, each a part of the text, in their order.
@@ -98,34 +108,38 @@ struct LoadRowsOptions {
 };
 
 /// Reads a data file, of the kind that its name says:
-/// - `.json`: an array of rows, each `[text, label]` or `{"text": …, "text_pair": …, "label": …}`,
-///   of which only pairs of texts have a `text_pair`; other keys are ignored;
-/// - `.jsonl`: one such row a line; blank lines are skipped;
-/// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says, with a header that
-///   names `text`, `label` and, for pairs, `text_pair`; other columns are ignored, blank lines
-///   skipped. Labels that are all whole numbers are integers, otherwise all are names. A quote in a
-///   `.tsv` that would merge lines, each of which is a row, is an error, and so is a second header;
+/// - `.json`, `.jsonl`: rows, each `[text, label]` or `{"text": …, "text_pair": …, "label": …}`, of which only pairs of
+///   texts have a `text_pair`; other keys are ignored. They are one array, the array `data` of one object, or one row
+///   after the other;
+/// - `.csv`, `.tsv`: a table, quoted as RFC 4180 says, with a header that names `text`, `label` and, for pairs,
+///   `text_pair`; other columns are ignored, blank lines skipped. The delimiter is a comma, semicolon, tab or `|`: the
+///   one that a first line `sep=;` names, else the one by which the header has these columns, else the one by which the
+///   first rows have most fields, all alike. A quote in a file with tabs that would merge lines, each of which is a
+///   row, is an error, and so is a second header;
 /// - `.txt`: one text a line, empty ones included, without labels. If a word of its first line begins with `__label__`,
-///   the file is fastText's: each such word of a line is a label, and the others are the text;
-/// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
-///   texts; columns are apart by white space, `-DOCSTART-` ends a text, and comments before
-///   one (`# sent_id = 1`) are skipped. A first column that numbers the words is an error, if another column can be the
-///   words. For words alone;
+///   the file is fastText's: each such word of a line is a label, and the others are the text. If a delimiter or
+///   columns are given, or if the first line is a header with tabs that names the columns, the file is a table;
+/// - `.conll`: one word a line and an empty line between texts; columns are apart by white space. The first column is
+///   the word and the last its label, unless ColumnNames gives their numbers, from 1. If the first column numbers the
+///   words, the second is the word, and of CoNLL-U's ten columns the fourth (UPOS) the label. `-DOCSTART-` ends a text,
+///   and comments before one (`# sent_id = 1`) are skipped. For words alone;
 /// - `.parquet`, in a build that has Arrow, and with mezzo_parquet.so beside the program or in lib/mezzo: rows are what
 ///   their columns are as keys of JSON, and lines their numbers. Decimals are numbers, classes of Hugging Face's
 ///   datasets (ClassLabel) their names, NaN is null, and of other columns dates and the like are strings.
 ///
 /// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
-/// empty cell is a text that none applies to. A list in one string, such as "['joy', 'love']", is an error. Numbers are
+/// empty cell is a text that none applies to; or each has a column of its own, whose cells are 0, 1, true or false. A
+/// list in one string, such as "['joy', 'love']", is an error. Numbers are
 /// finite, and written as JSON writes them. Of words, text and
 /// label are arrays of strings, as long as each other; their texts have a space between two words.
 ///
 /// Any of them but Parquet may be compressed, and is named so then: `.csv.gz`, `.jsonl.zst`.
 ///
-/// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
-/// labels go from 0 to 999,999, and one file holds either integers or names, either pairs or single
-/// texts. JSON is read row by row and checked strictly: RFC 8259, none of the keys above twice,
-/// values nested at most 127 deep.
+/// Text is UTF-8, with or without a byte order mark, or in the encoding that ColumnNames names. With "auto", UTF-16 is
+/// known by its byte order mark or its zero bytes, and other encodings by libuchardet, in a build that has it. Bytes
+/// that the encoding does not allow become U+FFFD; more than one in 1,000 is an error. Lines end with LF, CR LF or CR.
+/// A text may be empty. One file holds either pairs or single texts. JSON is read row by row and checked strictly: RFC
+/// 8259, none of the keys above twice, values nested at most 127 deep.
 /// @throws c10::ValueError  for a file that cannot be read, has no rows, or breaks a rule; the
 ///     message gives file, line and row
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options = {});
@@ -133,8 +147,18 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
 /// The rows of several files, which are of one kind, one after the other.
 LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRowsOptions& options = {});
 
+/// Names between commas, each quoted as in a .csv where it holds a comma itself.
+/// @param flag  of the program, for the message
+/// @throws c10::ValueError  where one is empty or there twice
+std::vector<std::string> split_names(std::string_view text, std::string_view flag);
+
 /// What to call them in a message: "a.csv and 2 more files".
 std::string name_of_files(std::span<const std::filesystem::path> paths);
+
+/// Names between commas, each quoted as in a .csv where it holds a comma itself.
+/// @param flag  of the program, for the message
+/// @throws c10::ValueError  where one is empty or there twice
+std::vector<std::string> split_names(std::string_view text, std::string_view flag);
 
 /// The names of a classifier's labels: id to name and back.
 class LabelMap {
@@ -146,18 +170,17 @@ class LabelMap {
   /// a row of weights for each.
   static constexpr int64_t kMaxLabels = 100'000;
 
-  /// For training: integer labels give as many names as the largest needs, "0", "1", …; names, one a row or several,
-  /// are sorted by their bytes.
-  /// @param allow_empty_classes  whether integers below the largest may be missing
-  /// @throws c10::ValueError  when a row has no label, when there are more labels than kMaxLabels,
-  ///     or for classes without a row, which it names (labels that go from 1 have a class 0 that no
-  ///     row is of)
-  static LabelMap from_rows(const LabeledRows& rows, bool allow_empty_classes = false);
+  /// For training: each label that a row has, as it is written first. Numbers are sorted by value, other labels by
+  /// their bytes. Two spellings of a number or a boolean are one label: 1 and 1.0, true and True.
+  /// @see sklearn.preprocessing.LabelEncoder (Python), which has the same order.
+  /// @throws c10::ValueError  for a row whose label is missing or NaN, and for more labels than kMaxLabels
+  static LabelMap from_rows(const LabeledRows& rows);
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
   /// @throws std::out_of_range
   const std::string& name(int64_t id) const { return names_.at(static_cast<size_t>(id)); }
+  /// Of a name, or of another spelling of it.
   std::optional<int64_t> id(std::string_view name) const;
 
  private:
@@ -176,7 +199,7 @@ struct Dataset {
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
 };
 
-/// The id of each row's label, [N] int64. An integer is its own id.
+/// The id of each row's label, [N] int64. Where all are integers and no name of `labels` is a number, they are ids.
 /// @throws c10::ValueError  for a row without a label or with one that `labels` lacks; the message
 ///     gives file, line and row, lists the known labels, and ends with `on_unknown_label`
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label = "");

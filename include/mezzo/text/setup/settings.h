@@ -103,9 +103,29 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "pair-column", "of the second texts of pairs; without it, text_pair if there is one")
             .changes_no_numbers(),
         config.pair_column);
-  visit(Setting(kData, "label-column", "of the labels").changes_no_numbers(), config.label_column);
+  visit(Setting(kData, "label-column",
+                "of the labels; a,b,c names a column of 0 and 1 for each label, which means multi_label_classification")
+            .changes_no_numbers(),
+        config.label_column);
+  visit(Setting(kData, "labels", "all labels in their order: A,B,C; without it, the labels of --train, sorted")
+            .changes_no_numbers(),
+        config.labels);
   visit(Setting(kData, "unquoted", "quotes in a .csv or .tsv are characters as others are").changes_no_numbers(),
         config.unquoted);
+  visit(Setting(kData, "encoding", "encoding of the data files, e.g. GB18030; auto: detected").changes_no_numbers(),
+        config.encoding);
+  visit(Setting(kData, "delimiter",
+                "delimiter of tables: comma, semicolon, tab, pipe, space or a character; auto: detected")
+            .changes_no_numbers(),
+        config.delimiter);
+  visit(Setting(kData, "columns", "names of the columns of tables without a header, e.g. text,label")
+            .changes_no_numbers(),
+        config.table_columns);
+  visit(Setting(kData, "no-header",
+                "tables without a header: text in column 1, label in column 2, or in the columns whose numbers "
+                "--text-column and --label-column give")
+            .changes_no_numbers(),
+        config.no_header);
   visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "dev-fraction", "likewise, with the same share of each class; in place of --dev-ratio")
@@ -119,8 +139,6 @@ void visit_settings(Config& config, Visit&& visit) {
         config.folds);
   visit(Setting(kData, "fold", "with --folds: train the model of this part alone, from 1").between(0, 1000),
         config.fold);
-  visit(Setting(kData, "allow-empty-classes", "train classes that no training text is of").changes_no_numbers(),
-        config.allow_empty_classes);
   visit(Setting(kData, "limit", "read only the first N training texts; 0: all").least(0), config.limit);
   visit(Setting(kData, "output", "folder for the results").changes_no_numbers(), config.output);
   visit(Setting(kData, "overwrite", "replace a run that the folder holds").changes_no_numbers().is_recorded(false),

@@ -30,13 +30,17 @@ struct TrainConfig {
   std::vector<std::filesystem::path> test;   ///< data files; none: the final report is on dev
   std::string text_column = "text";          ///< of the data files; in JSON, the key
   std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
-  std::string label_column = "label";
+  std::string label_column = "label";        ///< several with commas between them: one for each label
+  std::string labels;                  ///< all of them in their order, with commas between; empty: those of `train`
   bool unquoted = false;               ///< a quote in a .csv or .tsv is a character as others are
+  std::string encoding = "auto";       ///< of the data files: a name that iconv knows
+  std::string delimiter = "auto";      ///< of tables: see ColumnNames
+  std::string table_columns;           ///< names of the columns of tables without a header, with commas between them
+  bool no_header = false;              ///< tables have no header; without `table_columns`, columns have numbers from 1
   double dev_ratio = 0.08;             ///< 0 trains on all rows; not used where `dev` is given
   std::optional<double> dev_fraction;  ///< in place of `dev_ratio`: with the same share of each class
   int64_t folds = 0;                   ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
   int64_t fold = 0;                    ///< with `folds`: the one that is dev, from 1; 0: each in its turn
-  bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
 

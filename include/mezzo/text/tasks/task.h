@@ -181,15 +181,15 @@ class Task {
 
 /// What decides on the task of a training run.
 struct TaskOptions {
-  std::string problem_type = "single_label_classification";
-  std::vector<std::string> label_names = {};  ///< of a trained model, which keeps them; empty: those of the data
-  bool allow_empty_classes = false;           ///< whether integer labels below the largest may have no text
+  std::string problem_type = {};              ///< empty: single labels, but no fractions, which are a regression's
+  std::vector<std::string> label_names = {};  ///< all there are, in their order; empty: those of the data
   std::string on_unknown_label = {};          ///< a sentence that tells what to do where a label is not among them
   std::string metric = {};                    ///< that decides which model is the best; empty: the task's own first
   bool calibrate = false;                     ///< whether a temperature is fitted to the trained model
 };
 
 /// What files have for labels of a problem type.
+/// @param problem_type  empty: that of single labels
 /// @throws c10::ValueError  that lists the names, for another.
 LabelKind label_kind(std::string_view problem_type);
 
