@@ -106,6 +106,18 @@ def main():
     put("txt", "fasttext_behind", "hello __label__a you\n\tthere  __label__b \n")
     put("conll", "numbers", "1 O\n2 O\n\n1-2 it's O\n")  # words, as nothing else is beside the labels
     put("conll", "columns", "-DOCSTART- O\n\n# sent_id = 1\nNew NNP B-LOC\nYork NNP I-LOC\n\nyes UH O\n")
+    put("json", "lines", lines(ROWS))
+    put("json", "data", json.dumps({"version": [1], "data": ROWS, "more": {}}))
+    put("jsonl", "array", json.dumps(ROWS))
+    put("csv", "semicolon", 'sep=;\ntext;label\n"a, b";1\n')
+    put("csv", "gb18030", "text,label\n今天天气很好,好\n".encode("gb18030"))
+    put("csv", "utf16", "text\tlabel\r\n今天\t好\r\n".encode("utf-16"))
+    put("csv_encoded", "gb18030", "今天天气很好,好\n".encode("gb18030"))
+    put("csv_encoded", "utf16", "今天\t好\r\n😀\tb\r\n".encode("utf-16"))
+    put("csv_encoded", "shift_jis", "今日は;a\nｱb;c\n".encode("shift_jis"))
+    put("txt", "mac", "one\r\rtwo\r")
+    put("txt", "table", "text\tlabel\na\t0\nb\t1\n")
+    put("conll", "numbered", "# a = b\n1\tNew\tB\n2-3\tx\t_\n2\tYork\tI\n2.1\ty\t_\n\n1\tyes\tO\n")
     put("gzip", "jsonl", gzip.compress(lines(ROWS).encode(), mtime=0))
     csv = b"text,label\na,0\nb,1\n"
     put("zstd", "csv", subprocess.run(["zstd", "-q", "-c", "--no-check"], input=csv, capture_output=True, check=True).stdout)

@@ -108,6 +108,15 @@ constexpr std::array<Read, 5> read_rows = {
     read_rows_as<name, LabelKind::kSeveral>, read_rows_as<name, LabelKind::kNumber>,
     read_rows_as<name, LabelKind::kWords>};
 
+constexpr char kGb18030[] = "GB18030", kUtf16[] = "UTF-16", kShiftJis[] = "SHIFT_JIS";
+
+template <const char* encoding>
+void read_encoded(const fs::path& folder, std::string_view) {
+  text::load_rows(
+      folder / "rows.csv",
+      text::LoadRowsOptions().label_kind(LabelKind::kNone).columns({.encoding = encoding, .no_header = true}));
+}
+
 constexpr char kJson[] = "rows.json", kJsonl[] = "rows.jsonl", kCsv[] = "rows.csv", kTsv[] = "rows.tsv",
                kTxt[] = "rows.txt", kConll[] = "rows.conll", kGzip[] = "rows.jsonl.gz", kZstd[] = "rows.csv.zst",
                kParquet[] = "rows.parquet";
@@ -187,6 +196,7 @@ constexpr Target kTargets[] = {
     {"json", kJson, read_rows<kJson>},
     {"jsonl", kJsonl, read_rows<kJsonl>},
     {"csv", kCsv, read_rows<kCsv>},
+    {"csv_encoded", kCsv, {read_encoded<kGb18030>, read_encoded<kUtf16>, read_encoded<kShiftJis>}},
     {"tsv", kTsv, read_rows<kTsv>},
     {"txt", kTxt, read_rows<kTxt>},
     {"conll", kConll, read_rows<kConll>},

@@ -191,6 +191,11 @@ std::string json_of_others(const std::vector<std::string>& names,
 
 }  // namespace
 
+bool begins_table(std::string_view text, const Columns& columns) {
+  const auto records = first_records(text, '\t', /*unquoted=*/false);
+  return records && !records->empty() && records->front().size() > 1 && columns.missing(records->front()).empty();
+}
+
 void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   const LoadRowsOptions& options = rows.options();
   const ColumnNames& format = options.columns();

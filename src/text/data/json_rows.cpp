@@ -208,8 +208,7 @@ class JsonRows {
     const Columns& columns = rows_.columns();
     bool has_text = false, has_label = false;
     std::vector<std::string> keys;
-    std::string array;  // the key of one that may hold rows
-    std::set<std::string> flags;
+    std::string array;               // the key of one that may hold rows
     std::vector<std::string> names;  // of the flags that are set
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
@@ -229,7 +228,6 @@ class JsonRows {
         has_label = true;
         read_label(key);
       } else if (columns.is_flag(key)) {
-        flags.insert(key);
         if (read_flag(key)) names.push_back(key);
       } else {
         const char first = json_.first_in_array();

@@ -153,6 +153,9 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
     read_json(input, format == ".jsonl", rows);
   } else if (format == ".conll") {
     read_conll(input, rows);
+  } else if (format == ".txt" && begins_table(input.at_hand(), rows.columns())) {  // as Excel's "Unicode Text"
+    rows.note("read as a table with tabs");
+    read_csv(input, '\t', rows);
   } else if (format == ".txt" && !options.columns().is_of_table()) {
     read_txt(input, rows);
   } else {

@@ -12,6 +12,8 @@ namespace mezzo::text {
 void read_json(TextInput& input, bool are_lines, RowCollector& rows);
 /// One row, which stands in line `line`.
 void read_json_row(const std::string& text, int64_t line, RowCollector& rows);
+/// Whether `text` begins with the header of a table with tabs, several columns and all that are read.
+bool begins_table(std::string_view text, const Columns& columns);
 /// @param delimiter  of the file's name, if the rows fit it.
 void read_csv(TextInput& input, char delimiter, RowCollector& rows);
 void read_txt(TextInput& input, RowCollector& rows);

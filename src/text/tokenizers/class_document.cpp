@@ -1,5 +1,9 @@
 #include "text/tokenizers/class_document.h"
 
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -76,6 +80,14 @@ ClassDefaults defaults_of(const std::string& name) {
              {"mask_token", "[MASK]"}},
             {}};
   }
+  if (name == "BertTokenizer") {
+    return {{{"unk_token", "[UNK]"},
+             {"sep_token", "[SEP]"},
+             {"pad_token", "[PAD]"},
+             {"cls_token", "[CLS]"},
+             {"mask_token", "[MASK]"}},
+            {}};
+  }
   const bool is_camembert = name == "CamembertTokenizer";
   ClassDefaults defaults = {{{"bos_token", "<s>"},
                              {"eos_token", "</s>"},
@@ -95,6 +107,7 @@ ClassDefaults defaults_of(const std::string& name) {
 
 json ClassDocument::make(GivenFiles& given) const {
   if (name_ == "RobertaTokenizer") return roberta(given.document);
+  if (name_ == "BertTokenizer") return bert(given);
   json& vocab = given.document["model"]["vocab"];
   JsonField(vocab, given.source, "model.vocab")
       .expect(vocab.is_array(), "a list of tokens and scores, the vocabulary of a Unigram model");
@@ -113,6 +126,9 @@ json ClassDocument::post_processor(const PipelineSpec::FindId& find) const {
             {"cls", token_and_id("cls_token")},
             {"trim_offsets", true},
             {"add_prefix_space", config_.bool_or("add_prefix_space", false)}};
+  }
+  if (name_ == "BertTokenizer") {
+    return {{"type", "BertProcessing"}, {"sep", token_and_id("sep_token")}, {"cls", token_and_id("cls_token")}};
   }
   const bool has_types = name_ == "DebertaV2Tokenizer";
   const std::string first = token(has_types ? "cls_token" : "bos_token");
@@ -189,6 +205,40 @@ json ClassDocument::roberta(json& given) const {
             {"ignore_merges", false},
             {"vocab", std::move(given["model"]["vocab"])},
             {"merges", given["model"].contains("merges") ? std::move(given["model"]["merges"]) : json::array()}}}};
+}
+
+/// Refuses a vocabulary without the special tokens: their ids would be beyond the rows of the model's embedding.
+void ClassDocument::check_special_tokens(const GivenFiles& given) const {
+  const json& vocab = given.document["model"]["vocab"];
+  std::vector<std::string> missing;
+  for (const NamedToken& token : tokens_) {
+    const bool is_of_bert = std::string_view(token.key) != "bos_token" && std::string_view(token.key) != "eos_token";
+    if (is_of_bert && !vocab.contains(token.content)) missing.push_back(quoted_json(token.content));
+  }
+  TORCH_CHECK_VALUE(
+      missing.empty(), given.source, ": the vocabulary lacks the token", missing.size() > 1 ? "s " : " ",
+      fmt::format("{}", fmt::join(missing, ", ")),
+      missing.size() > 1 ? "; is it that of a BERT model, one token a line?" : "; add it, or fetch the file again");
+}
+
+json ClassDocument::bert(GivenFiles& given) const {
+  check_special_tokens(given);
+  json strip = nullptr;
+  if (!config_["strip_accents"].is_null()) strip = config_["strip_accents"].as_bool();
+  return {{"normalizer",
+           {{"type", "BertNormalizer"},
+            {"clean_text", true},
+            {"handle_chinese_chars", config_.bool_or("tokenize_chinese_chars", true)},
+            {"strip_accents", strip},
+            {"lowercase", config_.bool_or("do_lower_case", true)}}},
+          {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+          {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
+          {"model",
+           {{"type", "WordPiece"},
+            {"unk_token", token("unk_token")},
+            {"continuing_subword_prefix", "##"},
+            {"max_input_chars_per_word", 100u},
+            {"vocab", std::move(given.document["model"]["vocab"])}}}};
 }
 
 json ClassDocument::xlm_roberta(GivenFiles& given) const {

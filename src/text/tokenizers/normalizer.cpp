@@ -6,11 +6,9 @@
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/base64.h"
-#include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/charsmap.h"
 #include "text/tokenizers/normalization_form.h"
 #include "text/tokenizers/pattern.h"
-#include "text/tokenizers/tokenizer_json.h"
 #include "text/tokenizers/unicode.h"
 #include "text/tokenizers/white_space.h"
 
@@ -143,7 +141,7 @@ class ReplaceNormalizer : public Normalizer {
 
 class BertTextNormalizer : public Normalizer {
  public:
-  explicit BertTextNormalizer(const BertTokenizerOptions& options) : normalizer_(options) {}
+  explicit BertTextNormalizer(const BertNormalizerOptions& options) : normalizer_(options) {}
   void normalize(NormalizedText& text) const override {
     const std::string first = normalizer_.normalize(std::string_view(text.bytes).substr(0, text.from_first));
     text.bytes = normalizer_.normalize(text.bytes);
@@ -174,6 +172,16 @@ std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
 }
 
 }  // namespace
+
+BertNormalizerOptions read_bert_normalizer(const JsonField& field) {
+  field.allowed_keys({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+  BertNormalizerOptions options{.lowercase = field["lowercase"].as_bool(),
+                                .handle_chinese_chars = field["handle_chinese_chars"].as_bool(),
+                                .clean_text = field["clean_text"].as_bool()};
+  const JsonField strip = field["strip_accents"];
+  if (!strip.is_null()) options.strip_accents = strip.as_bool();
+  return options;
+}
 
 NormalizerSequence::NormalizerSequence(const JsonField& field) : file_(field.file()) {
   if (!field.is_null()) add(field);

@@ -57,6 +57,12 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
   json with_spaces = document_["pre_tokenizer"];
   begin_with_spaces(with_spaces);
   words_pre_tokenizer_ = PreTokenizerSequence(JsonField(with_spaces, source_, "pre_tokenizer"));
+  const auto is_of_type = [&](const char* part, const char* type) {
+    return root[part].has("type") && root[part]["type"].value() == type;
+  };
+  if (is_of_type("normalizer", "BertNormalizer") && is_of_type("pre_tokenizer", "BertPreTokenizer")) {
+    bert_.emplace(read_bert_normalizer(root["normalizer"]));
+  }
   model_ = read_model(root["model"], pre_tokenizer_, words_pre_tokenizer_);
   tokens_ = model_->vocabulary();
   TORCH_CHECK_VALUE(!tokens_.empty(), source_, ": model.vocab has no token; fetch the file again");
@@ -97,6 +103,35 @@ class PipelineTokenizer::ModelSink : public WordSink {
   std::vector<int32_t>& ids_;
 };
 
+/// Hands BERT's words to the model, until there are more than `limit` ids.
+class PipelineTokenizer::BertSink {
+ public:
+  BertSink(const TokenModel& model, size_t limit, std::vector<int32_t>& ids)
+      : model_(model), limit_(limit), ids_(ids) {}
+
+  void append(char c) { word_.push_back(c); }
+  void append(std::string_view bytes) { word_.append(bytes); }
+  void append(char32_t c) { append_utf8(word_, c); }
+  void space(char32_t) { end_word(); }
+  void isolate(char32_t c) {
+    end_word();
+    append(c);
+    end_word();
+  }
+  bool full() const { return ids_.size() > limit_; }
+
+  void end_word() {
+    if (!word_.empty()) model_.append_ids(word_, ids_);
+    word_.clear();
+  }
+
+ private:
+  const TokenModel& model_;
+  size_t limit_;
+  std::vector<int32_t>& ids_;
+  std::string word_;
+};
+
 /// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
 void PipelineTokenizer::append_ids(std::string_view text,
                                    const PreTokenizerSequence& pre_tokenizer,
@@ -105,6 +140,7 @@ void PipelineTokenizer::append_ids(std::string_view text,
   std::string repaired;
   if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   ModelSink sink(*model_, limit, ids);
+  BertSink bert_sink(*model_, limit, ids);
   const auto append_normalized = [&](std::string_view normalized, size_t from_first) {
     added_.normalized().split(normalized, [&](TextSplit split) {
       if (sink.full()) return;
@@ -121,6 +157,9 @@ void PipelineTokenizer::append_ids(std::string_view text,
     const size_t from_first = split.text.data() == text.data() ? character_end(text, 0) : 0;
     if (split.id >= 0) {
       ids.push_back(split.id);
+    } else if (bert_ && added_.normalized().empty()) {
+      bert_->run(split.text, bert_sink);
+      bert_sink.end_word();
     } else if (normalizer_.empty()) {
       append_normalized(split.text, from_first);
     } else {
@@ -200,7 +239,7 @@ void PipelineTokenizer::save(const std::filesystem::path& folder, const Tokenize
   document["version"] = "1.0";
   document["truncation"] = document["padding"] = nullptr;
   json config = config_;
-  config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes all of tokenizer.json, whatever the model
+  config.emplace("tokenizer_class", "PreTrainedTokenizerFast");  // takes all of tokenizer.json, whatever the model
   if (options.model_max_length() != 0) config["model_max_length"] = options.model_max_length();
   config["model_input_names"] = model_input_names(options.token_types() && has_token_types_);
   // Transformers 4 puts the config's setting, or false, in the place of the document's.

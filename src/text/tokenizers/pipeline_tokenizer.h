@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,6 +53,7 @@ class PipelineTokenizer : public Tokenizer {
 
  private:
   class ModelSink;
+  class BertSink;
   void append_ids(std::string_view text,
                   const PreTokenizerSequence& pre_tokenizer,
                   size_t limit,
@@ -61,6 +63,7 @@ class PipelineTokenizer : public Tokenizer {
   nlohmann::json document_, config_;  // without vocabulary and added tokens
   NormalizerSequence normalizer_;
   PreTokenizerSequence pre_tokenizer_, words_pre_tokenizer_;  // the latter for encode_words()
+  std::optional<BertNormalizer> bert_;  // normalizes and splits in one pass, if the parts are BERT's
   std::unique_ptr<const TokenModel> model_;
   std::vector<std::pair<std::string, int32_t>> tokens_;  // vocabulary and added tokens, ascending by id
   AddedVocabulary added_;

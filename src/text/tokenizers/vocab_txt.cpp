@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "text/io/read_file.h"
 #include "text/io/utf8.h"
@@ -12,26 +11,22 @@
 
 namespace mezzo::text {
 
-TokenizerSpec read_vocab_txt(const std::filesystem::path& path) {
+nlohmann::json read_vocab_txt(const std::filesystem::path& path) {
   constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;  // far above any vocabulary
-  TokenizerSpec spec;
-  spec.source = path.string();
   const std::string bytes = read_file(path, kMaxFileBytes);
-  std::unordered_map<std::string_view, int32_t> ids;
-  int32_t line_number = 0;
+  nlohmann::json vocab = nlohmann::json::object();
+  uint32_t line_number = 0;
   for (size_t begin = 0; begin < bytes.size(); ++line_number) {
     const size_t end = std::min(bytes.find('\n', begin), bytes.size());
     const std::string_view line = std::string_view(bytes).substr(begin, end - begin);
-    TORCH_CHECK_VALUE(find_invalid_utf8(line) == line.size(), spec.source, ":", line_number + 1,
-                      ": not UTF-8; save the vocabulary as UTF-8");
+    const std::string where = path.string() + ":" + std::to_string(line_number + 1);
+    TORCH_CHECK_VALUE(find_invalid_utf8(line) == line.size(), where, ": not UTF-8; save the vocabulary as UTF-8");
     const std::string_view token = trim_end(line);
-    check_token_length(spec.source + ":" + std::to_string(line_number + 1), token);
-    ids[token] = line_number;
+    check_token_length(where, token);
+    vocab[token] = line_number;
     begin = end + 1;
   }
-  spec.vocab.assign(ids.begin(), ids.end());
-  std::sort(spec.vocab.begin(), spec.vocab.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  return spec;
+  return vocab;
 }
 
 }  // namespace mezzo::text

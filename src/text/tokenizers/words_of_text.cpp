@@ -19,9 +19,7 @@ class BertWords {
  public:
   template <class Use>
   static void split(std::string_view text, const Use& use) {
-    static const BertNormalizer kSplitter(
-        BertTokenizerOptions().do_lower_case(false).strip_accents(false).tokenize_chinese_chars(true).clean_text(
-            false));
+    static const BertNormalizer kSplitter({.lowercase = false, .strip_accents = false, .clean_text = false});
     BertWords words;
     kSplitter.run(text, words);
     words.end_word();

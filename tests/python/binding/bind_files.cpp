@@ -43,15 +43,17 @@ void bind_files(py::module_& m) {
 
   m.def(
       "load_rows",  // texts, labels and lines
-      [](const std::string& path, int64_t limit, bool has_labels, const std::string& labels) {
+      [](const std::string& path, int64_t limit, bool has_labels, const std::string& labels,
+         const std::string& encoding) {
         const LabelKind kind = !has_labels           ? LabelKind::kNone
                                : labels == "several" ? LabelKind::kSeveral
                                : labels == "number"  ? LabelKind::kNumber
                                                      : LabelKind::kClass;
-        auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind));
+        auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind).columns({.encoding = encoding}));
         return std::tuple(rows.texts, rows.labels, rows.places.lines);
       },
-      py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true, py::arg("labels") = "class");
+      py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true, py::arg("labels") = "class",
+      py::arg("encoding") = "auto");
   m.def(
       "load_files",  // texts, labels, places and other columns
       [](const std::vector<std::string>& paths, int64_t limit, bool has_labels) {

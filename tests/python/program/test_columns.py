@@ -108,8 +108,8 @@ def test_texts_may_be_in_the_column_of_labels_where_none_are_read(folders):
 
 
 @pytest.mark.parametrize("more, status, message", [
-    (["--text-column", "x"], 1, "train.jsonl:1: row 1: the row has no key \"x\""),
-    (["--pair-column", "x"], 1, "train.jsonl:1: row 1: the row has no key \"x\""),
+    (["--text-column", "x"], 1, "train.jsonl:1: row 1: the row has no key 'x' among"),
+    (["--pair-column", "x"], 1, "train.jsonl:1: row 1: the row has no key 'x' among"),
     (["--text-column", "label"], 2, "--label-column 'label' must be three columns, but two have one name"),
     (["--text-column", ""], 2, "--text-column"),
 ])

@@ -66,7 +66,7 @@ def run(small, data, tmp_path_factory):
 def test_a_run_leaves_the_promised_files_and_records(run):
     output, done = run
     assert {path.name for path in output.iterdir()} == {
-        "config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "metrics.jsonl", "report.html",
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "metrics.jsonl", "report.html",
         "run.json", "tensorboard"}
     steps, evals, ends = (records(output, event) for event in ("step", "eval", "end"))
     assert [record["step"] for record in steps] == list(range(1, 115))
@@ -652,15 +652,15 @@ def test_predictions_never_replace_the_texts(run, tmp_path):
 
 
 def test_bytes_that_are_no_utf8_are_counted(run, tmp_path):
-    (tmp_path / "bad.csv").write_bytes(b"text,label\ngo\xffal,sport\nteam,sport\n")
+    (tmp_path / "bad.csv").write_bytes(b"text,label\ngo\xffal,sport\n" + "schön und grün,sport\n".encode() * 50)
     for command in ["predict", "--model", run[0]], ["eval", "--model", run[0]], ["tokenize", "--model", run[0]]:
         done = mezzo(*command, "--data", tmp_path / "bad.csv")
-        assert done.stderr == f"{tmp_path}/bad.csv: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+        assert done.stderr == f"{tmp_path}/bad.csv: 1 byte that is not valid UTF-8 became U+FFFD\n"
         if command[0] != "eval":
             done = subprocess.run([PROGRAM, *map(str, command)], input=b"go\xffal\nteam\n", capture_output=True, check=True)
-            assert done.stderr == b"stdin: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+            assert done.stderr == b"stdin: bytes that are not UTF-8 became U+FFFD in 1 of 2 rows\n"
     done = subprocess.run([PROGRAM, "predict", "--model", run[0], "--text", b"go\xffal"], capture_output=True, check=True)
-    assert done.stderr == b"--text: bytes that are no UTF-8 replaced by U+FFFD in 1 of 1 rows\n"
+    assert done.stderr == b"--text: bytes that are not UTF-8 became U+FFFD in 1 of 1 rows\n"
     assert json.loads(done.stdout)["text"] == "go\ufffdal"
 
 

@@ -323,7 +323,7 @@ def test_labels_that_tell_no_entities_have_a_report_of_words(folder, tmp_path):
     ("a.jsonl", '{"text": ["a"], "label": [""]}\n', "one of the labels is an empty string. Name it; words of no entity are labelled O"),
     ("a.jsonl", '{"text": ["a"], "text_pair": "b", "label": ["O"]}\n', "the row is a pair of texts"),
     ("a.jsonl", '{"text": ["a", "b"], "label": ["O", "O"]}\n', "all words have the same label, 'O'"),
-    ("a.jsonl", '{"tokens": ["a"], "ner_tags": ["O"]}\n', "the row has no key \"text\""),
+    ("a.jsonl", '{"tokens": ["a"], "ner_tags": ["O"]}\n', "Pass --text-column 'tokens'"),
     ("a.conll", "a O\nb\n", "a.conll:2: row 1: the line has a word alone. Put its label into the last column."),
     ("a.conll", "\n\n", "a.conll: the file has no rows"),
     ("a.csv", "text,label\na b,O O\n", "a cell holds no labels of words. Use .conll, .json or .jsonl."),

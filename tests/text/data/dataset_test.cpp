@@ -51,8 +51,9 @@ TEST_F(LoadRowsTest, TakesQuotesForCharactersWhereToldTo) {
   const auto rows = load("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n0\t\"a\"\"b\" c\n", unquoted);
   EXPECT_EQ(rows.texts, (Strings{"\"hi", "foo", "\"", "\"a\"\"b\" c"}));
   EXPECT_THAT(rows.places.lines, ElementsAre(2, 3, 5, 6));
-  EXPECT_EQ(error("a.csv", "text,label\n\"a, b\",1\n", unquoted),
-            "a.csv:2: row 1: 3 fields where the header names 2. A text cannot hold a comma, or pass the right --delimiter.");
+  EXPECT_EQ(
+      error("a.csv", "text,label\n\"a, b\",1\n", unquoted),
+      "a.csv:2: row 1: 3 fields where the header names 2. A text cannot hold a comma, or pass the right --delimiter.");
 }
 
 TEST_F(LoadRowsTest, ReadsPairsOfTexts) {
@@ -134,7 +135,8 @@ TEST_F(LoadRowsTest, ReadsAColumnForEachLabel) {
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "threat": null, "insult": 0})", toxic),
             "a.jsonl:1: row 1: the row has no label in 'threat'. Write 0 or 1, or remove the row.");
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "insult": 0})", toxic),
-            "a.jsonl:1: row 1: the row has no key \"threat\".");
+            "a.jsonl:1: row 1: the row has no key 'threat' among 'text', 'toxic', 'insult'. Pass --label-column "
+            "'toxic,NAME,insult'.");
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": [], "threat": 0, "insult": 0})", toxic),
             "a.jsonl:1: row 1: the label 'toxic' is an array, not 0, 1, true or false.");
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "toxic": 1})", toxic),
@@ -266,9 +268,10 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
             "none.csv: cannot be read: No such file or directory.");
   std::filesystem::create_directory(folder_ / "d.csv");
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
-  EXPECT_EQ(error("a.xml", ""),
-            "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet. Except for .parquet, .gz "
-            "or .zst may follow. For a table of another name, pass --delimiter.");
+  EXPECT_EQ(
+      error("a.xml", ""),
+      "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet. Except for .parquet, .gz "
+      "or .zst may follow. For a table of another name, pass --delimiter.");
   EXPECT_EQ(
       error("a.txt", "a"),
       "a.txt:1: row 1: a .txt file has no labels but those of fastText (__label__spam and a text). If the file is a "
@@ -424,7 +427,8 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
   EXPECT_EQ(at_row("[\"c\", 1, 2]"), "a.json:4: row 3: the row has more than two elements; it must be [text, label].");
   EXPECT_EQ(at_row("[3, 1]"), "a.json:4: row 3: the text is a number, not a string.");
   EXPECT_EQ(at_row("[\"c\", {}]"), "a.json:4: row 3: the label is an object, not a string, a number or a boolean.");
-  EXPECT_EQ(at_row("{\"label\": 1}"), "a.json:4: row 3: the row has no key 'text' among 'label'. Pass --text-column NAME.");
+  EXPECT_EQ(at_row("{\"label\": 1}"),
+            "a.json:4: row 3: the row has no key 'text' among 'label'. Pass --text-column NAME.");
   EXPECT_EQ(at_row("{\"text\": \"c\"}"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("{\"text\": null, \"label\": 1}"), "a.json:4: row 3: the text is null, not a string.");
   EXPECT_EQ(at_row("{\"text\": \"c\",\n\"text\": \"d\"}"),
@@ -458,35 +462,29 @@ TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
   EXPECT_EQ(error("a.json", json + "[\"text\", []]]").substr(0, 40), "a.json:1: row 1001: the label is an arra");
 }
 
-TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
-  EXPECT_EQ(error("a.json", "{\"text\": \"a\"}\n"),
-            "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
+TEST_F(LoadRowsTest, RefusesJsonThatIsNoRows) {
   const std::string advice =
-      " is an object without \"text\". If its array 'data' holds the rows, save that array alone as a .json file.";
-  EXPECT_EQ(error("a.json", R"({"data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
-  EXPECT_EQ(error("a.json", R"({"version": {"x": [1]}, "data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
-  EXPECT_EQ(error("a.json", "{\"data\":\n[\n{\"text\": \"a\"}]}"), "a.json:1: the file" + advice);
-  EXPECT_EQ(error("a.jsonl", R"({"version": 1, "data": [{"text": "a"}]})"), "a.jsonl:1: row 1: the row" + advice);
-  EXPECT_EQ(error("a.jsonl", R"({"data": [["a", 0]]})"), "a.jsonl:1: row 1: the row" + advice);
-  for (const char* row : {R"({"id": "0", "tokens": ["a"], "ner_tags": [0]})", R"({"input_ids": [1, 2], "text": "a"})",
-                          R"({"spans": [{"begin": 0}], "text": "a"})"}) {
-    EXPECT_EQ(error("a.json", row),
-              "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
+      "the row is an object without 'text'. If its array 'items' holds the rows, save that array alone as a .json "
+      "file.";
+  for (const char* file : {"a.json", "a.jsonl"}) {
+    EXPECT_EQ(error(file, R"({"items": [{"text": "a"}]})"), std::string(file) + ":1: row 1: " + advice);
+    EXPECT_EQ(error(file, R"({"items": [["a", 0]]})"), std::string(file) + ":1: row 1: " + advice);
   }
   EXPECT_EQ(error("a.jsonl", R"({"review": "goal", "stars": 5, "tags": ["x"]})"),
-            "a.jsonl:1: row 1: the row has no key \"text\".");
-  for (const char* row : {R"({"txt": "goal", "tags": []})", R"({"txt": "goal", "spans": [{"begin": 0}]})"}) {
-    EXPECT_EQ(error("a.jsonl", row),
-              "a.jsonl:1: row 1: the row has no key \"text\". Rename 'txt' to 'text', or pass --text-column 'txt'.");
+            "a.jsonl:1: row 1: the row has no keys 'text' and 'label' among 'review', 'stars', 'tags'. Pass "
+            "--text-column 'review' --label-column 'stars'.");
+  for (const char* row : {R"({"txt": "goal", "tags": []})", R"({"txt": "goal", "tags": [{"begin": 0}]})"}) {
+    EXPECT_EQ(error("a.jsonl", row, no_labels()),
+              "a.jsonl:1: row 1: the row has no key 'text' among 'txt', 'tags'. Pass --text-column 'txt'.");
   }
-  EXPECT_EQ(error("a.json", R"([{"spans": [{"begin": 0}], "id": 1}])"),
-            "a.json:1: row 1: the row has no key \"text\".");
+  EXPECT_EQ(error("a.json", R"([{"spans": [{"begin": 0}], "id": 1}])", no_labels()),
+            "a.json:1: row 1: the row has no key 'text' among 'spans', 'id'. Pass --text-column NAME.");
   EXPECT_THAT(load("a.jsonl", R"({"tags": [1], "text": "a"})", no_labels()).texts, ElementsAre("a"));
-  EXPECT_EQ(error("a.json", "  \n"), "a.json:2: the JSON ends where a value is expected.");
+  EXPECT_EQ(error("a.json", "  \n"), "a.json: the file has no rows.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: the JSON ends where ',' or ']' is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: not valid JSON: more text after its end.");
-  EXPECT_EQ(error("a.jsonl", "[\"a\",\n0]"), "a.jsonl:1: row 1: the JSON ends where a value is expected.");
-  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"), "a.jsonl:2: not valid JSON: more text after its end.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\","), "a.jsonl:1: row 1: the JSON ends where a value is expected.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"), "a.jsonl:2: row 3: not valid JSON: a value expected.");
 }
 
 TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {
@@ -502,13 +500,14 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
             "a.csv:2: no column 'text' among 'x', 'sentence', 'label'. Pass --text-column 'sentence'.");
   EXPECT_EQ(error("a.csv", "x,sentence,label\na,0", no_labels()),
             "a.csv:1: no column 'text' among 'x', 'sentence', 'label'. Pass --text-column 'sentence'.");
-  EXPECT_EQ(error("a.csv", "text\na"),
-            "a.csv:1: no column 'label' among 'text'. Pass --label-column NAME.");
+  EXPECT_EQ(error("a.csv", "text\na"), "a.csv:1: no column 'label' among 'text'. Pass --label-column NAME.");
   EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");
   EXPECT_EQ(error("a.csv", "text,label\na,0\nb, c,1\n"),
-            "a.csv:3: row 2: 3 fields where the header names 2. Quote a text that holds a comma, or pass the right --delimiter.");
+            "a.csv:3: row 2: 3 fields where the header names 2. Quote a text that holds a comma, or pass the right "
+            "--delimiter.");
   EXPECT_EQ(error("a.tsv", "text\tlabel\na\n"),
-            "a.tsv:2: row 1: 1 field where the header names 2. Quote a text that holds a tab, or pass the right --delimiter.");
+            "a.tsv:2: row 1: 1 field where the header names 2. Quote a text that holds a tab, or pass the right "
+            "--delimiter.");
   EXPECT_EQ(error("a.csv", "text,label\na,\n"),
             "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
 }

@@ -118,7 +118,7 @@ struct LoadRowsOptions {
 ///   row, is an error, and so is a second header;
 /// - `.txt`: one text a line, empty ones included, without labels. If a word of its first line begins with `__label__`,
 ///   the file is fastText's: each such word of a line is a label, and the others are the text. If a delimiter or
-///   columns are given, the file is a table;
+///   columns are given, or if the first line is a header with tabs that names the columns, the file is a table;
 /// - `.conll`: one word a line and an empty line between texts; columns are apart by white space. The first column is
 ///   the word and the last its label, unless ColumnNames gives their numbers, from 1. If the first column numbers the
 ///   words, the second is the word, and of CoNLL-U's ten columns the fourth (UPOS) the label. `-DOCSTART-` ends a text,
