@@ -109,40 +109,47 @@ Findings look_at(const std::vector<TracedTensor>& tensors) {
   return findings;
 }
 
+/// Calls `visit(argument, value)` for the arguments of a call.
+template <class Visit>
+void visit_arguments(const Call& call, const Visit& visit) {
+  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
+    visit(call.op->arguments[i], call.inputs[i]);
+  }
+}
+
 /// Calls `visit(values)` for what the op returned or changed in place.
 template <class Visit>
 void visit_results(const Call& call, const std::vector<at::IValue>& outputs, Visit&& visit) {
-  const bool returns_nothing = outputs.empty();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (i >= call.op->returns_view.size() || !call.op->returns_view[i]) {
       visit_values(outputs[i], visit);
     }
   }
-  for (size_t i = 0; returns_nothing && i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
-    if (call.op->arguments[i].is_written) {
-      visit_values(call.inputs[i], visit);
+  visit_arguments(call, [&](const auto& argument, const at::IValue& value) {
+    if (outputs.empty() && argument.is_written) {
+      visit_values(value, visit);
     }
-  }
+  });
 }
 
 /// What a copy copies.
 at::Tensor copied_tensor(const Call& call) {
-  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
-    if (!call.op->arguments[i].is_written && call.inputs[i].isTensor()) {
-      return call.inputs[i].toTensor();
+  at::Tensor copied;
+  visit_arguments(call, [&](const auto& argument, const at::IValue& value) {
+    if (!copied.defined() && !argument.is_written && value.isTensor()) {
+      copied = value.toTensor();
     }
-  }
-  return {};
+  });
+  return copied;
 }
 
 std::vector<TracedTensor> describe_inputs(const Call& call) {
   auto inputs = call.overwritten;
-  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
-    if (const auto& argument = call.op->arguments[i]; !argument.is_written) {
-      visit_values(call.inputs[i],
-                   [&](const at::Tensor& values) { inputs.push_back(describe(argument.name, values)); });
+  visit_arguments(call, [&](const auto& argument, const at::IValue& value) {
+    if (!argument.is_written) {
+      visit_values(value, [&](const at::Tensor& values) { inputs.push_back(describe(argument.name, values)); });
     }
-  }
+  });
   return inputs;
 }
 
@@ -228,12 +235,12 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
   const auto inputs = recorded_inputs(function);
   call.inputs.assign(inputs.begin(), inputs.end());
   const Unobserved unobserved;
-  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
-    if (const auto& argument = call.op->arguments[i]; argument.is_written && !argument.is_out) {
-      visit_values(call.inputs[i],
+  visit_arguments(call, [&](const auto& argument, const at::IValue& value) {
+    if (argument.is_written && !argument.is_out) {
+      visit_values(value,
                    [&](const at::Tensor& values) { call.overwritten.push_back(describe(argument.name, values)); });
     }
-  }
+  });
   call.enter();
   return true;
 }

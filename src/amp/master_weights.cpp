@@ -31,6 +31,10 @@ std::vector<at::Tensor> converted(const std::vector<at::Tensor>& weights, c10::S
   std::map<const void*, at::Tensor> storages;
   std::vector<at::Tensor> halves;
   for (const at::Tensor& weight : weights) {
+    if (!weight.has_storage()) {
+      halves.push_back(weight.to(dtype));
+      continue;
+    }
     at::Tensor& storage = storages[weight.storage().unsafeGetStorageImpl()];
     if (!storage.defined()) {
       const auto elements = static_cast<int64_t>(weight.storage().nbytes()) / weight.element_size();

@@ -63,28 +63,6 @@ at::Tensor histogram(const at::Tensor& gradient, double scale) {
   return at::cat({counts, largest});
 }
 
-/// Of all gradients of a group, on the first one's device.
-at::Tensor histogram(const NamedGradients& group, double scale) {
-  at::Tensor total;
-  for (const at::Tensor& gradient : group.gradients) {
-    if (!gradient.defined()) {
-      continue;
-    }
-    TORCH_CHECK_VALUE(gradient.is_floating_point(), "count_gradient_exponents: group ", group.name,
-                      " has a gradient of dtype ", gradient.scalar_type(), "; only floating ones have exponents.");
-    const auto one = histogram(gradient, scale);
-    if (!total.defined()) {
-      total = one;
-      continue;
-    }
-    const auto other = copy_to(one, total.device());
-    const auto largest = at::maximum(total[kDeviceBins], other[kDeviceBins]);
-    total += other;
-    total[kDeviceBins] = largest;
-  }
-  return total.defined() ? total : at::zeros({kDeviceBins + 1}, at::kDouble);
-}
-
 /// Of non-zero values, the share whose exponent is in [low, high], times `scale`.
 double share_between(const GradientExponents& exponents, int low, int high, double scale) {
   const int shift = std::ilogb(scale);
@@ -139,27 +117,37 @@ double GradientExponents::headroom(double scale) const {
 std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedGradients>& groups, double scale) {
   TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0, "count_gradient_exponents: scale must be positive and finite, ",
                     "got ", scale, ".");
-  if (groups.empty()) {
-    return {};
-  }
   const c10::NoGradGuard no_grad;
+  std::vector<GradientExponents> result;
   std::vector<at::Tensor> rows;
+  std::vector<size_t> group_of_row;
   for (const NamedGradients& group : groups) {
-    const auto row = histogram(group, scale);
-    rows.push_back(rows.empty() ? row : copy_to(row, rows.front().device()));
+    result.emplace_back().name = group.name;
+    for (const at::Tensor& gradient : group.gradients) {
+      if (!gradient.defined()) {
+        continue;
+      }
+      TORCH_CHECK_VALUE(gradient.is_floating_point(), "count_gradient_exponents: group ", group.name,
+                        " has a gradient of dtype ", gradient.scalar_type(), "; only floating ones have exponents.");
+      const auto row = histogram(gradient, scale);
+      rows.push_back(rows.empty() ? row : copy_to(row, rows.front().device()));
+      group_of_row.push_back(result.size() - 1);
+    }
+  }
+  if (rows.empty()) {
+    return result;
   }
   const auto table = at::stack(rows).cpu();
   const auto cell = table.accessor<double, 2>();
-  std::vector<GradientExponents> result(groups.size());
-  for (size_t i = 0; i < groups.size(); ++i) {
+  for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = cell[static_cast<int64_t>(i)];
-    result[i].name = groups[i].name;
-    result[i].zeros = static_cast<int64_t>(row[0]);
+    GradientExponents& group = result[group_of_row[i]];
+    group.zeros += static_cast<int64_t>(row[0]);
     for (size_t bin = 0; bin < GradientExponents::kBins; ++bin) {
-      result[i].counts[bin] = static_cast<int64_t>(row[static_cast<int64_t>(bin) + 1]);
+      group.counts[bin] += static_cast<int64_t>(row[static_cast<int64_t>(bin) + 1]);
     }
-    result[i].non_finite = static_cast<int64_t>(row[kDeviceBins - 1]);
-    result[i].largest = row[kDeviceBins];
+    group.non_finite += static_cast<int64_t>(row[kDeviceBins - 1]);
+    group.largest = std::max(group.largest, row[kDeviceBins]);
   }
   return result;
 }

@@ -50,13 +50,4 @@ const at::Tensor& HostCopy::wait() {
   return copy_;
 }
 
-at::Tensor& DeviceCopies::on(c10::Device device) {
-  for (at::Tensor& copy : copies_) {
-    if (copy.device() == device) {
-      return copy;
-    }
-  }
-  return copies_.emplace_back(copy_to(copies_.front(), device));
-}
-
 }  // namespace mezzo

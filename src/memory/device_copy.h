@@ -6,7 +6,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <optional>
-#include <vector>
 
 namespace mezzo {
 
@@ -36,17 +35,6 @@ class HostCopy {
  private:
   at::Tensor copy_;
   std::optional<c10::Event> arrived_;
-};
-
-/// A 0-dim tensor and its copies on other devices, made when first asked for.
-class DeviceCopies {
- public:
-  explicit DeviceCopies(at::Tensor original) { copies_.push_back(std::move(original)); }
-
-  at::Tensor& on(c10::Device device);
-
- private:
-  std::vector<at::Tensor> copies_;
 };
 
 }  // namespace mezzo

@@ -75,9 +75,9 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
   const c10::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters, "clip_grad_norm_");
   auto total_norm = total_norm_of(gradients, norm_type, error_if_nonfinite, "clip_grad_norm_");
-  DeviceCopies factors(clip_factor(total_norm, max_norm));
+  const auto factor = clip_factor(total_norm, max_norm);
   for (const auto& group : groups(gradients)) {
-    at::_foreach_mul_(group, factors.on(group.front().device()));
+    at::_foreach_mul_(group, copy_to(factor, group.front().device()));
   }
   return total_norm;
 }

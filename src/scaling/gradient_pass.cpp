@@ -26,7 +26,6 @@ void GradientPass::add(at::Tensor owner, at::Tensor master) {
 
 at::Tensor GradientPass::check(const ScaleOfGradients& scale, Unscaled unscaled) const {
   const c10::NoGradGuard no_grad;
-  DeviceCopies scales(scale.value);
   at::Tensor found_inf;
   for (const auto& group : grouped(gradients_, [](const Gradient& each) { return each.owner.grad().device(); })) {
     kernels::GradientsToCheck gradients;
@@ -34,7 +33,7 @@ at::Tensor GradientPass::check(const ScaleOfGradients& scale, Unscaled unscaled)
       const bool keeps_dtype = unscaled == Unscaled::kInPlace && !gradient.master.defined();
       (keeps_dtype ? gradients.in_place : gradients.in_float32).push_back(gradient.values());
     }
-    const auto here = scales.on(group.front().owner.grad().device());
+    const auto here = copy_to(scale.value, group.front().owner.grad().device());
     const auto found = kernels::check_gradients(gradients, {here, scale.may_be_below_one, scale.reproduce_pytorch});
     found_inf = either(found_inf, copy_to(found, scale.value.device()));
   }
@@ -43,7 +42,6 @@ at::Tensor GradientPass::check(const ScaleOfGradients& scale, Unscaled unscaled)
 
 at::Tensor GradientPass::unscale(const ScaleOfGradients& scale) {
   const c10::NoGradGuard no_grad;
-  DeviceCopies scales(scale.value);
   at::Tensor found_inf;
   const auto devices = grouped(gradients_, [](const Gradient& each) { return each.owner.grad().device(); });
   std::vector<kernels::GradientsToUnscale> of_devices(devices.size());
@@ -65,7 +63,7 @@ at::Tensor GradientPass::unscale(const ScaleOfGradients& scale) {
   }
   for (const kernels::GradientsToUnscale& gradients : of_devices) {
     const auto& first = gradients.in_place.empty() ? gradients.into.front() : gradients.in_place.front();
-    const auto here = scales.on(first.device());
+    const auto here = copy_to(scale.value, first.device());
     const auto found = kernels::unscale_gradients(gradients, {here, scale.may_be_below_one, scale.reproduce_pytorch});
     found_inf = either(found_inf, copy_to(found, scale.value.device()));
   }

@@ -56,6 +56,21 @@ TEST(MasterWeightsTest, SumsMicroBatchGradientsInFloat32) {
   EXPECT_EQ(masters.masters()[0].tensor.grad().item<float>(), 2050);
 }
 
+/// So that products of weights that lie side by side stay one product.
+TEST(MasterWeightsTest, HalfCopiesShareMemoryAsTheirParametersDo) {
+  const auto whole = at::randn({6, 5}), filters = at::randn({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast);
+  auto first = whole.narrow(0, 0, 3).detach().requires_grad_(),
+       second = whole.narrow(0, 3, 3).detach().requires_grad_();
+  auto filter = filters.clone().requires_grad_();
+  const MasterWeights masters({{"second", second}, {"filter", filter}, {"first", first}}, at::kHalf);
+  EXPECT_TRUE(first.is_alias_of(second));
+  EXPECT_EQ(second.storage_offset(), first.storage_offset() + first.numel());
+  EXPECT_TRUE(at::equal(at::cat({first, second}), whole.to(at::kHalf)));
+  EXPECT_EQ(filter.strides(), filters.strides());
+  EXPECT_TRUE(at::equal(filter, filters.to(at::kHalf)));
+  EXPECT_FALSE(first.is_view()) << "each has a version of its own";
+}
+
 TEST(MasterWeightsTest, RefusesOtherDtypesBeforeAnythingChanges) {
   auto weight = at::ones({1}).requires_grad_(), half = at::ones({1}, at::kHalf).requires_grad_();
   EXPECT_THROW(MasterWeights({{"weight", weight}}, at::kFloat), c10::ValueError);

@@ -17,6 +17,7 @@
 #include "cuda/host_block.h"
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
+#include "encoder/dropout.h"
 #include "encoder/packed_attention.h"
 #include "kernels/reference/random_words.h"
 

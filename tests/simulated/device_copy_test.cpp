@@ -52,14 +52,5 @@ TEST_F(DeviceCopyTest, ToTheHostIsWaitedForWhenItIsRead) {
   EXPECT_TRUE(HostCopy(here).wait().is_same(here));
 }
 
-TEST_F(DeviceCopyTest, AreMadeOnceADevice) {
-  DeviceCopies copies(at::ones({}));
-  const Watch watch;
-  const auto there = copies.on(device);
-  EXPECT_TRUE(copies.on(device).is_same(there));
-  EXPECT_FALSE(copies.on(other_device).is_same(there));
-  EXPECT_THAT(watch.host_syncs(), IsEmpty());
-}
-
 }  // namespace
 }  // namespace mezzo::simulated

@@ -1,4 +1,7 @@
-"""Each recipe on four kinds of models, with LibTorch's modules: losses are those of the same loop in Python."""
+"""Each recipe on four kinds of models, with LibTorch's modules: losses are those of the same loop in Python.
+
+Recorded steps need an accelerator: tests/simulated/recipes_device_test.cpp compares them with eager steps on a simulated one.
+"""
 import contextlib
 import copy
 
