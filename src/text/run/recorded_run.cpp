@@ -13,7 +13,6 @@
 #include "mezzo/text/setup/train_config.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/json_file.h"
-#include "text/run/environment.h"
 #include "text/run/run_identity.h"
 
 namespace mezzo::text {

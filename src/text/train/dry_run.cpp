@@ -8,7 +8,7 @@
 
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/terminal/standard_output.h"
-#include "text/train/clock.h"
+#include "text/train/step_clock.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {

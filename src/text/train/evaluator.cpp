@@ -5,7 +5,7 @@
 
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/pretrained.h"
-#include "text/train/clock.h"
+#include "text/train/step_clock.h"
 
 namespace mezzo::text {
 

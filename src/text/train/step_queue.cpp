@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -9,9 +11,9 @@
 #include <utility>
 
 #include "memory/out_of_memory.h"
-#include "text/train/out_of_memory.h"
 #include "text/train/training_parts.h"
 #include "text/words/printable.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -26,7 +28,7 @@ StepQueue::StepQueue(TrainingRun& run, TrainingModel& model)
     : run_(run),
       model_(model),
       accumulation_(run.config, run.setup, run.plan, model),
-      diagnosis_(run.config, run.setup, run.ranks, accumulation_, model, run.keeper),
+      diagnosis_(run, accumulation_, model),
       recorded_(run.config, run.setup, run.plan, [this](const StepBatches& batches) { return compute(batches); }),
       metric_scheduler_(make_metric_scheduler(run.config)),
       scaler_(scaler_options(run.config, run.setup.precision)),
@@ -48,11 +50,24 @@ auto StepQueue::with_advice_on_memory(int64_t number, const Work& work) {
     return work();
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
+    const TrainConfig& config = run_.config;
     int64_t longest = 0;
     for (const MicroBatch& micro : run_.plan.micro_batches(run_.setup.train, number)) {
       for (const int64_t text : micro.indices) longest = std::max(longest, std::ssize(run_.setup.train.ids[text]));
     }
-    TORCH_CHECK(false, describe_out_of_memory(run_.config, number + 1, run_.setup.device, run_.ranks.size(), longest));
+    std::vector<std::string> remedies;
+    if (*config.batch_size > 1) {
+      remedies.push_back(fmt::format("a --batch-size below {}, with --grad-accumulation above {} for the same updates",
+                                     *config.batch_size, config.grad_accumulation));
+    }
+    if (!config.gradient_checkpointing) remedies.emplace_back("--gradient-checkpointing");
+    if (!config.eager && can_record_steps(run_.setup.device, run_.ranks.size())) {
+      remedies.emplace_back("--eager, which keeps no memory for recorded steps");
+    }
+    remedies.emplace_back("a shorter --max-length");
+    TORCH_CHECK(false, "step ", number + 1, " ran out of memory on ", run_.setup.device.str(), ", with ",
+                counted(*config.batch_size, "text"), " at once, the longest of ", counted(longest, "token"), "; pass ",
+                fmt::format("{}", fmt::join(remedies, ", or ")));
   }
 }
 

@@ -13,7 +13,7 @@
 #include "text/models/lora.h"
 #include "text/run/run_folder.h"
 #include "text/setup/run_files.h"
-#include "text/train/clock.h"
+#include "text/train/step_clock.h"
 #include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
 #include "text/train/evaluator.h"
