@@ -1,5 +1,7 @@
 #include "text/train/evaluator.h"
 
+#include <c10/util/Exception.h>
+
 #include <cmath>
 #include <utility>
 
@@ -81,6 +83,15 @@ at::Tensor Evaluator::outputs_of(const TokenizedTexts& texts) {
 void Evaluator::put_back_best() {
   const auto& best = run_.state.best;
   RunKeeper& keeper = run_.keeper;
+  if (!best && !run_.setup.dev.ids.empty()) {
+    keeper.save();
+    TORCH_CHECK(false,
+                "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights after "
+                "the last step, ",
+                run_.state.step,
+                ", are in checkpoints/; lower --learning-rate, clip with --max-grad-norm 1, or use "
+                "another --precision");
+  }
   if (!best || best->step == run_.state.step) {  // the weights to keep are those of now
     model_.swap_average();
     if (!best || run_.ranks.any(keeper.output() != nullptr && keeper.best_model_is_wrong())) {

@@ -13,11 +13,11 @@
 #include "text/models/lora.h"
 #include "text/run/run_folder.h"
 #include "text/setup/run_files.h"
-#include "text/train/step_clock.h"
 #include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
 #include "text/train/evaluator.h"
 #include "text/train/finished_run.h"
+#include "text/train/step_clock.h"
 #include "text/train/step_queue.h"
 #include "text/train/stop_policy.h"
 #include "text/train/training_run.h"
@@ -42,7 +42,7 @@ class Trainer {
   TrainResult run() {
     TrainResult result;
     try {
-      run_.ranks.guard([&] { result = run_.config.dry_run ? dry_run() : take_steps(); });
+      run_.ranks.guard([&] { result = run_.config.dry_run ? try_steps() : take_steps(); });
     } catch (const std::exception& error) {
       run_.keeper.failed(run_.state.step, message_of(error));
       throw;
@@ -153,20 +153,21 @@ class Trainer {
     saved_ = Clock::now();
   }
 
-  TrainResult stopped() {
+  TrainResult stopped(bool paused = false) {
     if (run_.keeper.output() != nullptr) {
       run_.keeper.output()->stopped(run_.state.step);
     }
-    return {.finished = false, .steps = run_.state.step, .evaluation = std::nullopt};
+    return {.finished = false,
+            .paused = paused,
+            .saves_failed = paused && saves_failed(),
+            .steps = run_.state.step,
+            .evaluation = std::nullopt};
   }
 
   TrainResult pause() {
     run_.keeper.end_if_failed();
     has_unsaved_evaluation_ ? run_.keeper.save() : run_.keeper.save_where_missing(run_.state.step);
-    TrainResult result = stopped();
-    result.paused = true;
-    result.saves_failed = saves_failed();
-    return result;
+    return stopped(/*paused=*/true);
   }
 
   TrainResult finish() {
@@ -174,15 +175,6 @@ class Trainer {
     RunKeeper& keeper = run_.keeper;
     TrainerState& state = run_.state;
     keeper.end_if_failed();
-    if (!run_.setup.dev.ids.empty() && !state.best) {
-      keeper.save();
-      TORCH_CHECK(false,
-                  "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights "
-                  "after the last step, ",
-                  state.step,
-                  ", are in checkpoints/; lower --learning-rate, clip with --max-grad-norm 1, or use another "
-                  "--precision");
-    }
     keeper.put_out([&](RunOutput& output) {
       if (!policy_.is_end(state.step)) {
         output.note(fmt::format("step {}: {} without a better model; training ends here (--patience {})", state.step,
@@ -198,8 +190,8 @@ class Trainer {
       }
     });
     evaluator_->put_back_best();
-    TrainResult result{.finished = true, .steps = state.step, .evaluation = std::nullopt};
     const bool has_test = !run_.setup.test.ids.empty();
+    TrainResult result{.finished = true, .steps = state.step, .evaluation = std::nullopt};
     if (has_test || !run_.setup.dev.ids.empty()) {
       result.evaluation = evaluator_->evaluate_best();
       if (!result.evaluation) {
@@ -231,34 +223,18 @@ class Trainer {
     return result;
   }
 
-  TrainResult dry_run() {
-    const TrainConfig& config = run_.config;
-    const RunSetup& setup = run_.setup;
-    const RunPlan& plan = run_.plan;
-    const PlannedWork work = look_ahead(config, setup.train, plan);
-    const auto estimate = estimate_memory(*setup.model, setup.precision, config, plan.ranks, work.largest);
-    MachineMemory memory = machine_memory(setup.device);
-    // No step is tried if there may be too little memory. The weights are there already.
-    const bool may_fit = estimate.total - estimate.weights < memory.available;
-    if (setup.device.is_cpu()) {
-      memory.available += resident_memory_bytes();  // as of a run at its start
-    }
-    std::optional<MeasuredSteps> measured;
-    if (!run_.ranks.any(!may_fit)) {
+  TrainResult try_steps() {
+    const auto prepare = [&] {
       prepare_model();
       run_.resumed.reset();
-      setup.model->train();
-      measured = try_steps(setup, run_.ranks, work, [&](int64_t step) {
-        run_.state.step = step;
-        queue_->push();
-        return finish_step();
-      });
-    }
-    const bool stopped = run_.ranks.any(run_.stop_requested());
-    if (run_.ranks.is_main() && !stopped) {
-      print_dry_run(config, setup, plan, work, memory, measured);
-    }
-    return {.finished = !stopped, .steps = 0, .evaluation = std::nullopt};
+      run_.setup.model->train();
+    };
+    const bool finished = dry_run(run_, prepare, [&](int64_t step) {
+      run_.state.step = step;
+      queue_->push();
+      return finish_step();
+    });
+    return {.finished = finished, .steps = 0, .evaluation = std::nullopt};
   }
 
   bool saves_failed() const { return run_.ranks.any(!run_.keeper.failed_saves().empty()); }
@@ -298,16 +274,7 @@ TrainResult train(const TrainConfig& given,
   TrainConfig config = restarted(given, ranks);
   set_threads(config.threads);
   if (const auto steps = steps_of_finished_run(config, ranks)) {
-    if (ranks.is_main() && !config.quiet) {
-      const auto present = read_present_run(config.output);
-      const bool ended_early = present && present->total_steps > *steps;
-      std::fputs(fmt::format("already finished after {}: model and report.html are in {}\n",
-                             ended_early ? fmt::format("{} of {} steps", *steps, present->total_steps)
-                                         : counted(*steps, "step"),
-                             config.output.string())
-                     .c_str(),
-                 stderr);
-    }
+    if (ranks.is_main() && !config.quiet) say_that_run_has_finished(config, *steps);
     return {.finished = true, .steps = *steps, .evaluation = std::nullopt};
   }
   const DeterministicGuard deterministic(parse_device(config.device));

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "text/run/recorded_run.h"
 #include "text/run/resuming.h"
 #include "text/run/run_identity.h"
 #include "text/train/batch_size.h"
