@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "mezzo/text/io/error_message.h"
+#include "mezzo/text/models/pretrained.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/machine/machine_memory.h"
 
@@ -94,12 +95,12 @@ void RunKeeper::end_if_failed() {
 std::string RunKeeper::save_model(const ModelConfig& config, const NamedTensors& weights) {
   finish_saving(/*goes_on=*/true);
   std::string hash;
-  put_out([&](RunOutput& output) {
+  put_out([&](RunOutput&) {
     if (error_) {
       return;  // the checkpoint to come has the best model that is there
     }
     check_folder();
-    hash = output.save_model(config, weights);
+    hash = save_pretrained(config, weights, path_);
     best_model_->written(hash);
   });
   return hash;

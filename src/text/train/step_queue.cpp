@@ -6,12 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "memory/out_of_memory.h"
-#include "text/train/training_parts.h"
+#include "mezzo/optim/lr_schedule.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -22,7 +23,54 @@ namespace {
 /// skipped in fp32 and bf16, which have no scaler.
 constexpr int64_t kMaxSkipsInARow = 50;
 
+/// Drives a learning rate of its own by the loss on dev, from --learning-rate, which is its largest value; nullptr for
+/// a schedule that follows the steps.
+std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config) {
+  if (!follows_metric(config.schedule)) {
+    return nullptr;
+  }
+  const double peak = config.learning_rate.value();
+  const auto lr = at::full({}, peak, at::kDouble);
+  const auto configure = [&](ReduceLROnPlateauOptions& options) {
+    options.factor = config.lr_factor.value_or(options.factor);
+    options.patience = config.lr_patience;
+    options.eps = 0;
+    options.min_lr = peak * config.min_lr_ratio;
+  };
+  if (config.schedule != "greedy") {
+    ReduceLROnPlateauOptions options;
+    configure(options);
+    return std::make_unique<ReduceLROnPlateau>(lr, options);
+  }
+  GreedyLROptions options;
+  configure(options);
+  options.max_lr = peak;
+  return std::make_unique<GreedyLR>(lr, options);
+}
+
+constexpr double kMostCounted = 9007199254740992.0;  // 2^53
+
+GradScaler::StateDict scaler_state(const Checkpoint& checkpoint) {
+  GradScaler::StateDict state;
+  for (const auto& [key, value] : checkpoint.scaler) {
+    const bool is_count = (key == "growth_interval" || key == "_growth_tracker") && value == std::trunc(value) &&
+                          std::abs(value) < kMostCounted;  // the scaler refuses another
+    state[key] = is_count ? c10::Scalar(static_cast<int64_t>(value)) : c10::Scalar(value);
+  }
+  return state;
+}
+
 }  // namespace
+
+GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {
+  return GradScalerOptions()
+      .enabled(precision == Precision::kFloat16)
+      .static_scale(config.loss_scale.has_value())
+      .init_scale(config.loss_scale.value_or(config.init_scale))
+      .growth_interval(config.growth_interval)
+      .growth_factor(config.growth_factor)
+      .backoff_factor(config.backoff_factor);
+}
 
 StepQueue::StepQueue(TrainingRun& run, TrainingModel& model)
     : run_(run),

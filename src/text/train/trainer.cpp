@@ -1,9 +1,7 @@
 #include "mezzo/text/train/trainer.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <exception>
 
 #include "mezzo/amp/cpu_half_compute.h"
