@@ -47,13 +47,9 @@ bool is_switch(const std::string& name) {
 
 /// @param warns  of damaged ones that are passed over: one of the ranks.
 std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns) {
-  if (config.resume.empty()) {
-    return std::nullopt;
-  }
+  if (config.resume.empty()) return std::nullopt;
   const std::filesystem::path checkpoints = config.output / "checkpoints";
-  if (config.resume != "auto") {
-    return load_checkpoint(config.resume);
-  }
+  if (config.resume != "auto") return load_checkpoint(config.resume);
   std::vector<std::string> problems;
   auto checkpoint = load_newest_checkpoint(checkpoints, problems);
   TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
@@ -69,9 +65,7 @@ std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns)
 
 /// Two hosts may each see another run's checkpoint, of the same step.
 std::string name_of(const std::optional<Checkpoint>& checkpoint) {
-  if (!checkpoint) {
-    return "none";
-  }
+  if (!checkpoint) return "none";
   ContentHash state;
   const std::string text = checkpoint_format::state_text(*checkpoint);
   state.update(text.data(), text.size());

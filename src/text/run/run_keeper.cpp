@@ -42,9 +42,7 @@ std::string RunKeeper::open(const TrainConfig& config,
                             const RunPlan& plan,
                             const RunIdentity& identity,
                             const std::optional<Checkpoint>& resumed) {
-  if (!folder_) {
-    return "";
-  }
+  if (!folder_) return "";
   output_.emplace(config, setup, plan, identity, *folder_, resumed);
   checkpoints_.emplace(path_ / "checkpoints", config.keep);
   best_model_.emplace(path_ / "model.safetensors");
@@ -69,9 +67,7 @@ std::string RunKeeper::open(const TrainConfig& config,
 void RunKeeper::end_if_failed() {
   finish_saving();
   put_out([](RunOutput& output) { output.flush(); });
-  if (!ranks_.any(has_failed())) {
-    return;
-  }
+  if (!ranks_.any(has_failed())) return;
   Checkpoint checkpoint = state_();
   if (output_ && folder_->is_there()) {
     const bool has_best = !checkpoint.best || !best_model_is_wrong() || find_copy(*checkpoint.best);
@@ -162,9 +158,7 @@ void RunKeeper::look_after_saving() {
 }
 
 void RunKeeper::finish_saving(bool goes_on) {
-  if (!saving_.is_under_way()) {
-    return;
-  }
+  if (!saving_.is_under_way()) return;
   const auto [step, error, warning] = saving_.finish();
   if (!error) {
     put_out([&, &warning = warning](RunOutput&) { warn(warning); });

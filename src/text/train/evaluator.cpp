@@ -22,9 +22,7 @@ std::optional<double> Evaluator::evaluate_kept_weights() {
   TrainerState& state = run_.state;
   const Task& task = *run_.setup.task;
   const auto evaluation = evaluate({.step = state.step, .split = "dev"}, run_.setup.dev);
-  if (!evaluation) {
-    return std::nullopt;
-  }
+  if (!evaluation) return std::nullopt;
   auto best = state.best;
   const ModelScore score{evaluation->metrics.front(), evaluation->loss};
   const bool is_better =
@@ -32,9 +30,7 @@ std::optional<double> Evaluator::evaluate_kept_weights() {
   if (is_better) {
     best = BestModel{state.step, task.metrics().front().name, score.value, score.loss, save_model()};
   }
-  if (run_.ranks.any(run_.keeper.has_failed())) {
-    return std::nullopt;
-  }
+  if (run_.ranks.any(run_.keeper.has_failed())) return std::nullopt;
   if (is_better) {
     model_.keep_adapter();
   }
@@ -50,9 +46,7 @@ std::optional<Evaluation> Evaluator::evaluate(EvalRecord record, const Tokenized
   const auto begin = Clock::now();
   const Task& task = *run_.setup.task;
   const auto outputs = outputs_of(texts);
-  if (!outputs.defined()) {
-    return std::nullopt;
-  }
+  if (!outputs.defined()) return std::nullopt;
   auto evaluation = task.evaluate(outputs, texts.targets);
   record.loss = evaluation.loss;
   for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
@@ -73,9 +67,7 @@ at::Tensor Evaluator::outputs_of(const TokenizedTexts& texts) {
   auto outputs =
       predict_outputs(*run_.setup.model, texts, run_.setup.precision, [&](int64_t) { return !run_.stop_requested(); },
                       {.rank = run_.ranks.rank(), .of = run_.ranks.size()});
-  if (run_.ranks.any(!outputs.defined())) {
-    return {};
-  }
+  if (run_.ranks.any(!outputs.defined())) return {};
   run_.ranks.sum(outputs);
   return outputs;
 }
@@ -119,9 +111,7 @@ void Evaluator::put_back_best() {
 std::optional<Evaluation> Evaluator::evaluate_best() {
   const TrainerState& state = run_.state;
   const bool has_test = !run_.setup.test.ids.empty();
-  if (!tune_task()) {
-    return std::nullopt;
-  }
+  if (!tune_task()) return std::nullopt;
   return evaluate(
       {.step = state.best ? state.best->step : state.step, .split = has_test ? "test" : "dev", .is_final = true},
       has_test ? run_.setup.test : run_.setup.dev);
@@ -130,13 +120,9 @@ std::optional<Evaluation> Evaluator::evaluate_best() {
 /// Returns false if it was stopped.
 bool Evaluator::tune_task() {
   RunSetup& setup = run_.setup;
-  if (setup.dev.ids.empty() || !setup.task->is_tunable()) {
-    return true;
-  }
+  if (setup.dev.ids.empty() || !setup.task->is_tunable()) return true;
   const auto outputs = outputs_of(setup.dev);
-  if (!outputs.defined()) {
-    return false;
-  }
+  if (!outputs.defined()) return false;
   setup.task = setup.task->tuned(outputs, setup.dev.targets);
   run_.keeper.put_out([&](RunOutput& output) {
     output.note(setup.task->tuning());

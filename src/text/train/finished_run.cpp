@@ -60,24 +60,18 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
       return "";
     }
     const auto present = read_present_run(config.output);
-    if (!present || !present->finished) {
-      return "";
-    }
+    if (!present || !present->finished) return "";
     if (config.restarted > 0 && !launch_id().empty() && present->launch == launch_id()) {
       return std::to_string(present->steps);
     }
-    if (config.resume != "auto" || config.overwrite || !present->identity) {
-      return "";
-    }
+    if (config.resume != "auto" || config.overwrite || !present->identity) return "";
     keep_chosen(config, present->identity->flags);
     const RunSetup setup = set_up_run(config);
     resolve_intervals(config, std::ssize(setup.train.ids));
     const std::string difference = difference_of(*present, config, setup);
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                       "; resume with the same settings and data, or start afresh in another --output");
-    if (plan_run(config, std::ssize(setup.train.ids), ranks).total_steps > present->total_steps) {
-      return "";
-    }
+    if (plan_run(config, std::ssize(setup.train.ids), ranks).total_steps > present->total_steps) return "";
     check_is_complete(config.output);
     return std::to_string(present->steps);
   });

@@ -131,18 +131,14 @@ std::vector<GradientExponents> StepDiagnosis::count(double scale) const {
 /// If the step's gradients were counted and may be 0 because `scale` is too small for float16: a scale at which to
 /// count them again.
 std::optional<double> StepDiagnosis::better_scale(double scale) const {
-  if (latest_.empty()) {
-    return std::nullopt;
-  }
+  if (latest_.empty()) return std::nullopt;
   const bool any = std::any_of(latest_.begin(), latest_.end(), [](const auto& group) { return group.nonzero() > 0; });
   const double better = any ? advise_scale(latest_, scale).recommended_scale : kUsualScale;
   return better > 2 * scale ? std::optional(better) : std::nullopt;
 }
 
 std::optional<DiagnoseRecord> StepDiagnosis::take_gradients(int64_t step, double loss_scale) {
-  if (counted_ == taken_) {
-    return std::nullopt;
-  }
+  if (counted_ == taken_) return std::nullopt;
   taken_ = counted_;
   auto advice = advise_scale(exponents_, loss_scale);
   return DiagnoseRecord{.step = step,
@@ -181,9 +177,7 @@ std::vector<GradientExponents> StepDiagnosis::gradients_at(double scale,
 /// suits them. By now the weights have moved by a step, for both. Collective: what the main
 /// rank suspects, all look for.
 void StepDiagnosis::look_for_underflow(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
-  if (!has_scale()) {
-    return;
-  }
+  if (!has_scale()) return;
   const double suspected = better_scale(record.loss_scale).value_or(0);
   constexpr double kLess = 16;  // where gradients of activations overflow, that those of weights do not tell of
   for (double scale = std::stod(run_.ranks.all_gather(fmt::format("{}", suspected)).front());

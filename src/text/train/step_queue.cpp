@@ -26,9 +26,7 @@ constexpr int64_t kMaxSkipsInARow = 50;
 /// Drives a learning rate of its own by the loss on dev, from --learning-rate, which is its largest value; nullptr for
 /// a schedule that follows the steps.
 std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config) {
-  if (!follows_metric(config.schedule)) {
-    return nullptr;
-  }
+  if (!follows_metric(config.schedule)) return nullptr;
   const double peak = config.learning_rate.value();
   const auto lr = at::full({}, peak, at::kDouble);
   const auto configure = [&](ReduceLROnPlateauOptions& options) {

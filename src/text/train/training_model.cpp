@@ -158,9 +158,7 @@ std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
 }
 
 NamedTensors TrainingModel::kept_weights() {
-  if (is_adapter_) {
-    return merge_lora(*model_);
-  }
+  if (is_adapter_) return merge_lora(*model_);
   return complete(average_ ? average_->averages() : std::map<std::string, at::Tensor>());
 }
 
@@ -217,9 +215,7 @@ void TrainingModel::restore_best_adapter() {
 }
 
 std::optional<CommunicationRecord> TrainingModel::communication() const {
-  if (!ddp_) {
-    return std::nullopt;
-  }
+  if (!ddp_) return std::nullopt;
   const auto stats = ddp_->comm_stats();
   CommunicationRecord record;
   record.ranks = ranks_.size();
