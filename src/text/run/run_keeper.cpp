@@ -10,6 +10,7 @@
 #include "mezzo/text/models/pretrained.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/machine/machine_memory.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -176,6 +177,26 @@ void RunKeeper::save_where_missing(int64_t step) {
   if (step > 0 && ranks_.any(ranks_.is_main() && !checkpoints_->has(step))) {
     save();
   }
+}
+
+void RunKeeper::end(const TrainerState& state,
+                    double seconds,
+                    const std::optional<Evaluation>& evaluation,
+                    const std::string& split) {
+  put_out([&](RunOutput& output) {
+    output.end({.steps = state.step,
+                .minutes = seconds / 60,
+                .samples_per_second = static_cast<double>(state.samples) / state.step_seconds,
+                .tokens_per_second = static_cast<double>(state.tokens) / state.step_seconds,
+                .peak_memory_bytes = peak_memory_bytes(),
+                .best_step = state.best ? std::optional(state.best->step) : std::nullopt},
+               evaluation, split);
+    if (!failed_saves_.empty()) {
+      output.warn(fmt::format("trained to the end, but {} could not be saved; the last: {}",
+                              counted(std::ssize(failed_saves_), "checkpoint"), failed_saves_.back()));
+    }
+  });
+  end_if_failed();
 }
 
 void RunKeeper::failed(int64_t step, const std::string& error) noexcept {

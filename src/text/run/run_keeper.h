@@ -85,6 +85,13 @@ class RunKeeper {
   /// Errors of save_in_between().
   const std::vector<std::string>& failed_saves() const { return failed_saves_; }
 
+  /// The run has ended: writes its last record, run.json and the report, and warns of failed_saves(). Collective.
+  /// @param seconds  of training
+  /// @param evaluation  of the kept model on `split`; nullopt if there are no texts for it
+  void end(const TrainerState& state,
+           double seconds,
+           const std::optional<Evaluation>& evaluation,
+           const std::string& split);
   /// Writes down that the run failed, if it can.
   void failed(int64_t step, const std::string& error) noexcept;
 

@@ -7,7 +7,6 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/machine/threads.h"
-#include "text/machine/machine_memory.h"
 #include "text/models/lora.h"
 #include "text/run/run_folder.h"
 #include "text/setup/run_files.h"
@@ -199,25 +198,14 @@ class Trainer {
       }
     }
     result.saves_failed = saves_failed();
-    keeper.put_out([&](RunOutput& output) {
+    keeper.put_out([&](RunOutput&) {
       if (model_->is_adapter()) {
         save_adapter(*run_.setup.model, model_->best_adapter(),
                      {.rank = run_.config.lora, .alpha = run_.config.lora_alpha}, run_.config.model,
                      run_.config.output / kAdapterFolder);
       }
-      output.end({.steps = state.step,
-                  .minutes = train_seconds / 60,
-                  .samples_per_second = static_cast<double>(state.samples) / state.step_seconds,
-                  .tokens_per_second = static_cast<double>(state.tokens) / state.step_seconds,
-                  .peak_memory_bytes = peak_memory_bytes(),
-                  .best_step = state.best ? std::optional(state.best->step) : std::nullopt},
-                 result.evaluation, has_test ? "test" : "dev");
-      if (const auto& failed = keeper.failed_saves(); !failed.empty()) {
-        output.warn(fmt::format("trained to the end, but {} could not be saved; the last: {}",
-                                counted(std::ssize(failed), "checkpoint"), failed.back()));
-      }
     });
-    keeper.end_if_failed();
+    keeper.end(state, train_seconds, result.evaluation, has_test ? "test" : "dev");
     return result;
   }
 
