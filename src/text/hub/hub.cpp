@@ -24,7 +24,7 @@
 #include "system/unique_fd.h"
 #include "text/hub/hub_client.h"
 #include "text/io/durable_files.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/read_error.h"
 #include "text/io/read_file.h"
 

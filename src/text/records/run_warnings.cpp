@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kWindow = 10;     // losses of single steps vary too much to compare
 constexpr double kFarAbove = 3;    // times the loss at the start
 constexpr double kClearly = 1.1;   // times the least loss on dev: a smaller rise says little
-constexpr size_t kMostLabels = 5;  // to name
+constexpr size_t kMostNamed = 5;  // to name
 constexpr double kStandardErrors = 2;
 
 struct Mean {
@@ -95,13 +95,13 @@ std::vector<WarningRecord> RunWarnings::end(std::optional<int64_t> best_step) co
   if (best == evals_.end()) return warnings;
   if (const auto& labels = best->never_predicted; !labels.empty()) {
     std::vector<std::string> names;
-    for (const auto& label : std::span(labels).first(std::min(labels.size(), kMostLabels))) {
+    for (const auto& label : std::span(labels).first(std::min(labels.size(), kMostNamed))) {
       names.push_back(quoted_name(label));
     }
     warn("never_predicted", fmt::format("the model never predicts {} on dev: {}{}. Add training texts of such labels, "
                                         "train longer, or pass --class-weights balanced.",
                                         counted(std::ssize(labels), "label"), fmt::join(names, ", "),
-                                        labels.size() > kMostLabels ? ", …" : ""));
+                                        labels.size() > kMostNamed ? ", …" : ""));
   }
   const auto accuracy = std::ranges::find(best->metrics, "accuracy", &std::pair<std::string, double>::first);
   if (best->majority_baseline && accuracy != best->metrics.end() && accuracy->second <= *best->majority_baseline) {

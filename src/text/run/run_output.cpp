@@ -20,11 +20,9 @@
 #include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/io/error_message.h"
-#include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/checkpoint/checkpoint_format.h"
-#include "text/run/environment.h"
 #include "text/run/run_identity.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
@@ -313,10 +311,6 @@ void RunOutput::communication(const CommunicationRecord& record) {
                         100 * (1 - record.exposed_seconds / record.seconds));
   }
   note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
-}
-
-std::string RunOutput::save_model(const ModelConfig& model, const NamedTensors& weights) {
-  return save_pretrained(model, weights, config_.output);
 }
 
 void RunOutput::training_done() {

@@ -1,5 +1,7 @@
 #include "text/train/evaluator.h"
 
+#include <c10/util/Exception.h>
+
 #include <cmath>
 #include <map>
 #include <string_view>
@@ -7,7 +9,7 @@
 
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/pretrained.h"
-#include "text/train/clock.h"
+#include "text/train/step_clock.h"
 
 namespace mezzo::text {
 
@@ -22,9 +24,7 @@ std::optional<double> Evaluator::evaluate_kept_weights() {
   TrainerState& state = run_.state;
   const Task& task = *run_.setup.task;
   const auto evaluation = evaluate({.step = state.step, .split = "dev"}, run_.setup.dev);
-  if (!evaluation) {
-    return std::nullopt;
-  }
+  if (!evaluation) return std::nullopt;
   auto best = state.best;
   const ModelScore score{evaluation->metrics.front(), evaluation->loss};
   const bool is_better =
@@ -32,9 +32,7 @@ std::optional<double> Evaluator::evaluate_kept_weights() {
   if (is_better) {
     best = BestModel{state.step, task.metrics().front().name, score.value, score.loss, save_model()};
   }
-  if (run_.ranks.any(run_.keeper.has_failed())) {
-    return std::nullopt;
-  }
+  if (run_.ranks.any(run_.keeper.has_failed())) return std::nullopt;
   if (is_better) {
     model_.keep_adapter();
   }
@@ -50,9 +48,7 @@ std::optional<Evaluation> Evaluator::evaluate(EvalRecord record, const Tokenized
   const auto begin = Clock::now();
   const Task& task = *run_.setup.task;
   const auto outputs = outputs_of(texts);
-  if (!outputs.defined()) {
-    return std::nullopt;
-  }
+  if (!outputs.defined()) return std::nullopt;
   auto evaluation = task.evaluate(outputs, texts.targets);
   record.loss = evaluation.loss;
   for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
@@ -73,9 +69,7 @@ at::Tensor Evaluator::outputs_of(const TokenizedTexts& texts) {
   auto outputs =
       predict_outputs(*run_.setup.model, texts, run_.setup.precision, [&](int64_t) { return !run_.stop_requested(); },
                       {.rank = run_.ranks.rank(), .of = run_.ranks.size()});
-  if (run_.ranks.any(!outputs.defined())) {
-    return {};
-  }
+  if (run_.ranks.any(!outputs.defined())) return {};
   run_.ranks.sum(outputs);
   return outputs;
 }
@@ -83,6 +77,15 @@ at::Tensor Evaluator::outputs_of(const TokenizedTexts& texts) {
 void Evaluator::put_back_best() {
   const auto& best = run_.state.best;
   RunKeeper& keeper = run_.keeper;
+  if (!best && !run_.setup.dev.ids.empty()) {
+    keeper.save();
+    TORCH_CHECK(false,
+                "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights after "
+                "the last step, ",
+                run_.state.step,
+                ", are in checkpoints/; lower --learning-rate, clip with --max-grad-norm 1, or use "
+                "another --precision");
+  }
   if (!best || best->step == run_.state.step) {  // the weights to keep are those of now
     model_.swap_average();
     if (!best || run_.ranks.any(keeper.output() != nullptr && keeper.best_model_is_wrong())) {
@@ -128,9 +131,7 @@ std::optional<Evaluation> Evaluator::evaluate_best() {
 /// Changes the model alone. Returns false if it was stopped.
 bool Evaluator::tune_outputs() {
   RunSetup& setup = run_.setup;
-  if (setup.dev.ids.empty() || !setup.task->is_tunable()) {
-    return true;
-  }
+  if (setup.dev.ids.empty() || !setup.task->is_tunable()) return true;
   const auto outputs = outputs_of(setup.dev);
   if (!outputs.defined()) {
     return false;

@@ -24,6 +24,7 @@ class Evaluator {
   std::optional<double> evaluate_dev();
 
   /// After the last step: puts the best weights on dev into the model, or those of now if there is no dev.
+  /// @throws c10::Error  if no evaluation gave finite numbers; a checkpoint is saved then
   void put_back_best();
 
   /// After put_back_best: fits the outputs to dev, for example by a temperature, and evaluates on test, or on dev

@@ -2,16 +2,19 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "memory/out_of_memory.h"
-#include "text/train/out_of_memory.h"
-#include "text/train/training_parts.h"
+#include "mezzo/optim/lr_schedule.h"
 #include "text/words/printable.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -20,13 +23,59 @@ namespace {
 /// skipped in fp32 and bf16, which have no scaler.
 constexpr int64_t kMaxSkipsInARow = 50;
 
+/// Drives a learning rate of its own by the loss on dev, from --learning-rate, which is its largest value; nullptr for
+/// a schedule that follows the steps.
+std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config) {
+  if (!follows_metric(config.schedule)) return nullptr;
+  const double peak = config.learning_rate.value();
+  const auto lr = at::full({}, peak, at::kDouble);
+  const auto configure = [&](ReduceLROnPlateauOptions& options) {
+    options.factor = config.lr_factor.value_or(options.factor);
+    options.patience = config.lr_patience;
+    options.eps = 0;
+    options.min_lr = peak * config.min_lr_ratio;
+  };
+  if (config.schedule != "greedy") {
+    ReduceLROnPlateauOptions options;
+    configure(options);
+    return std::make_unique<ReduceLROnPlateau>(lr, options);
+  }
+  GreedyLROptions options;
+  configure(options);
+  options.max_lr = peak;
+  return std::make_unique<GreedyLR>(lr, options);
+}
+
+constexpr double kMostCounted = 9007199254740992.0;  // 2^53
+
+GradScaler::StateDict scaler_state(const Checkpoint& checkpoint) {
+  GradScaler::StateDict state;
+  for (const auto& [key, value] : checkpoint.scaler) {
+    const bool is_count = (key == "growth_interval" || key == "_growth_tracker") && value == std::trunc(value) &&
+                          std::abs(value) < kMostCounted;  // the scaler refuses another
+    state[key] = is_count ? c10::Scalar(static_cast<int64_t>(value)) : c10::Scalar(value);
+  }
+  return state;
+}
+
 }  // namespace
+
+GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {
+  const auto [is_fixed, scale] = config.parsed_loss_scale();
+  return GradScalerOptions()
+      .enabled(precision == Precision::kFloat16)
+      .static_scale(is_fixed)
+      .init_scale(scale)
+      .growth_interval(config.growth_interval)
+      .growth_factor(config.growth_factor)
+      .backoff_factor(config.backoff_factor);
+}
 
 StepQueue::StepQueue(TrainingRun& run, TrainingModel& model)
     : run_(run),
       model_(model),
       accumulation_(run.config, run.setup, run.plan, model),
-      diagnosis_(run.config, run.setup, run.ranks, accumulation_, model, run.keeper),
+      diagnosis_(run, accumulation_, model),
       recorded_(run.config, run.setup, run.plan, [this](const StepBatches& batches) { return compute(batches); }),
       metric_scheduler_(make_metric_scheduler(run.config)),
       scaler_(scaler_options(run.config, run.setup.precision)),
@@ -48,11 +97,24 @@ auto StepQueue::with_advice_on_memory(int64_t number, const Work& work) {
     return work();
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
+    const TrainConfig& config = run_.config;
     int64_t longest = 0;
     for (const MicroBatch& micro : run_.plan.micro_batches(run_.setup.train, number)) {
       for (const int64_t text : micro.indices) longest = std::max(longest, std::ssize(run_.setup.train.ids[text]));
     }
-    TORCH_CHECK(false, describe_out_of_memory(run_.config, number + 1, run_.setup.device, run_.ranks.size(), longest));
+    std::vector<std::string> remedies;
+    if (*config.batch_size > 1) {
+      remedies.push_back(fmt::format("a --batch-size below {}, with --grad-accumulation above {} for the same updates",
+                                     *config.batch_size, config.grad_accumulation));
+    }
+    if (!config.gradient_checkpointing) remedies.emplace_back("--gradient-checkpointing");
+    if (!config.eager && can_record_steps(run_.setup.device, run_.ranks.size())) {
+      remedies.emplace_back("--eager, which keeps no memory for recorded steps");
+    }
+    remedies.emplace_back("a shorter --max-length");
+    TORCH_CHECK(false, "step ", number + 1, " ran out of memory on ", run_.setup.device.str(), ", with ",
+                counted(*config.batch_size, "text"), " at once, the longest of ", counted(longest, "token"), "; pass ",
+                fmt::format("{}", fmt::join(remedies, ", or ")));
   }
 }
 

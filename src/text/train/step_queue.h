@@ -17,6 +17,9 @@
 
 namespace mezzo::text {
 
+/// Enabled in fp16 only.
+GradScalerOptions scaler_options(const TrainConfig& config, Precision precision);
+
 /// The optimizer steps of a run, queued on the device. It computes a step while the host reads the results of the step
 /// before. Every rank must make the same calls. For one thread.
 class StepQueue {

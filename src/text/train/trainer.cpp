@@ -1,23 +1,20 @@
 #include "mezzo/text/train/trainer.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <exception>
 
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/machine/threads.h"
-#include "text/machine/machine_memory.h"
 #include "text/models/lora.h"
 #include "text/run/run_folder.h"
 #include "text/setup/run_files.h"
-#include "text/train/clock.h"
 #include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
 #include "text/train/evaluator.h"
 #include "text/train/finished_run.h"
+#include "text/train/step_clock.h"
 #include "text/train/step_queue.h"
 #include "text/train/stop_policy.h"
 #include "text/train/training_run.h"
@@ -42,7 +39,7 @@ class Trainer {
   TrainResult run() {
     TrainResult result;
     try {
-      run_.ranks.guard([&] { result = run_.config.dry_run ? dry_run() : take_steps(); });
+      run_.ranks.guard([&] { result = run_.config.dry_run ? try_steps() : take_steps(); });
     } catch (const std::exception& error) {
       run_.keeper.failed(run_.state.step, message_of(error));
       throw;
@@ -153,20 +150,21 @@ class Trainer {
     saved_ = Clock::now();
   }
 
-  TrainResult stopped() {
+  TrainResult stopped(bool paused = false) {
     if (run_.keeper.output() != nullptr) {
       run_.keeper.output()->stopped(run_.state.step);
     }
-    return {.finished = false, .steps = run_.state.step, .evaluation = std::nullopt};
+    return {.finished = false,
+            .paused = paused,
+            .saves_failed = paused && saves_failed(),
+            .steps = run_.state.step,
+            .evaluation = std::nullopt};
   }
 
   TrainResult pause() {
     run_.keeper.end_if_failed();
     has_unsaved_evaluation_ ? run_.keeper.save() : run_.keeper.save_where_missing(run_.state.step);
-    TrainResult result = stopped();
-    result.paused = true;
-    result.saves_failed = saves_failed();
-    return result;
+    return stopped(/*paused=*/true);
   }
 
   TrainResult finish() {
@@ -174,15 +172,6 @@ class Trainer {
     RunKeeper& keeper = run_.keeper;
     TrainerState& state = run_.state;
     keeper.end_if_failed();
-    if (!run_.setup.dev.ids.empty() && !state.best) {
-      keeper.save();
-      TORCH_CHECK(false,
-                  "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights "
-                  "after the last step, ",
-                  state.step,
-                  ", are in checkpoints/; lower --learning-rate, clip with --max-grad-norm 1, or use another "
-                  "--precision");
-    }
     keeper.put_out([&](RunOutput& output) {
       if (!policy_.is_end(state.step)) {
         output.note(fmt::format("step {}: {} without a better model; training ends here (--patience {})", state.step,
@@ -198,8 +187,8 @@ class Trainer {
       }
     });
     evaluator_->put_back_best();
-    TrainResult result{.finished = true, .steps = state.step, .evaluation = std::nullopt};
     const bool has_test = !run_.setup.test.ids.empty();
+    TrainResult result{.finished = true, .steps = state.step, .evaluation = std::nullopt};
     if (has_test || !run_.setup.dev.ids.empty()) {
       result.evaluation = evaluator_->evaluate_best();
       if (!result.evaluation) {
@@ -209,56 +198,29 @@ class Trainer {
       }
     }
     result.saves_failed = saves_failed();
-    keeper.put_out([&](RunOutput& output) {
+    keeper.put_out([&](RunOutput&) {
       if (model_->is_adapter()) {
         save_adapter(*run_.setup.model, model_->best_adapter(),
                      {.rank = run_.config.lora, .alpha = run_.config.lora_alpha}, run_.config.model,
                      run_.config.output / kAdapterFolder);
       }
-      output.end({.steps = state.step,
-                  .minutes = train_seconds / 60,
-                  .samples_per_second = static_cast<double>(state.samples) / state.step_seconds,
-                  .tokens_per_second = static_cast<double>(state.tokens) / state.step_seconds,
-                  .peak_memory_bytes = peak_memory_bytes(),
-                  .best_step = state.best ? std::optional(state.best->step) : std::nullopt},
-                 result.evaluation, has_test ? "test" : "dev");
-      if (const auto& failed = keeper.failed_saves(); !failed.empty()) {
-        output.warn(fmt::format("trained to the end, but {} could not be saved; the last: {}",
-                                counted(std::ssize(failed), "checkpoint"), failed.back()));
-      }
     });
-    keeper.end_if_failed();
+    keeper.end(state, train_seconds, result.evaluation, has_test ? "test" : "dev");
     return result;
   }
 
-  TrainResult dry_run() {
-    const TrainConfig& config = run_.config;
-    const RunSetup& setup = run_.setup;
-    const RunPlan& plan = run_.plan;
-    const PlannedWork work = look_ahead(config, setup.train, plan);
-    const auto estimate = estimate_memory(*setup.model, setup.precision, config, plan.ranks, work.largest);
-    MachineMemory memory = machine_memory(setup.device);
-    // No step is tried if there may be too little memory. The weights are there already.
-    const bool may_fit = estimate.total - estimate.weights < memory.available;
-    if (setup.device.is_cpu()) {
-      memory.available += resident_memory_bytes();  // as of a run at its start
-    }
-    std::optional<MeasuredSteps> measured;
-    if (!run_.ranks.any(!may_fit)) {
+  TrainResult try_steps() {
+    const auto prepare = [&] {
       prepare_model();
       run_.resumed.reset();
-      setup.model->train();
-      measured = try_steps(setup, run_.ranks, work, [&](int64_t step) {
-        run_.state.step = step;
-        queue_->push();
-        return finish_step();
-      });
-    }
-    const bool stopped = run_.ranks.any(run_.stop_requested());
-    if (run_.ranks.is_main() && !stopped) {
-      print_dry_run(config, setup, plan, work, memory, measured);
-    }
-    return {.finished = !stopped, .steps = 0, .evaluation = std::nullopt};
+      run_.setup.model->train();
+    };
+    const bool finished = dry_run(run_, prepare, [&](int64_t step) {
+      run_.state.step = step;
+      queue_->push();
+      return finish_step();
+    });
+    return {.finished = finished, .steps = 0, .evaluation = std::nullopt};
   }
 
   bool saves_failed() const { return run_.ranks.any(!run_.keeper.failed_saves().empty()); }
@@ -298,16 +260,7 @@ TrainResult train(const TrainConfig& given,
   TrainConfig config = restarted(given, ranks);
   set_threads(config.threads);
   if (const auto steps = steps_of_finished_run(config, ranks)) {
-    if (ranks.is_main() && !config.quiet) {
-      const auto present = read_present_run(config.output);
-      const bool ended_early = present && present->total_steps > *steps;
-      std::fputs(fmt::format("already finished after {}: model and report.html are in {}\n",
-                             ended_early ? fmt::format("{} of {} steps", *steps, present->total_steps)
-                                         : counted(*steps, "step"),
-                             config.output.string())
-                     .c_str(),
-                 stderr);
-    }
+    if (ranks.is_main() && !config.quiet) say_that_run_has_finished(config, *steps);
     return {.finished = true, .steps = *steps, .evaluation = std::nullopt};
   }
   const DeterministicGuard deterministic(parse_device(config.device));

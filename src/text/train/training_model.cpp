@@ -1,11 +1,84 @@
 #include "text/train/training_model.h"
 
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
+#include "mezzo/distributed/data_parallel/shared_memory_all_reduce.h"
+#include "mezzo/optim/adam.h"
+#include "mezzo/optim/lamb.h"
+#include "mezzo/optim/param_groups.h"
+#include "mezzo/optim/sgd.h"
 #include "text/models/lora.h"
-#include "text/train/training_parts.h"
 
 namespace mezzo::text {
+namespace {
+
+/// @throws c10::ValueError  if the checkpoint's weights are not those of `parameters`
+void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters) {
+  at::NoGradGuard no_grad;
+  const std::map<std::string, at::Tensor> saved(checkpoint.weights.begin(), checkpoint.weights.end());
+  for (NamedParameter& parameter : parameters) {
+    const auto weight = saved.find(parameter.name);
+    TORCH_CHECK_VALUE(weight != saved.end() && weight->second.sizes() == parameter.tensor.sizes(),
+                      "--resume: the checkpoint has no weight ", parameter.name, " of shape ", parameter.tensor.sizes(),
+                      "; it is of another model");
+    parameter.tensor.copy_(weight->second);
+  }
+}
+
+/// Without weight decay for biases and norms, and by layer if the learning rate decays with depth.
+std::vector<ParamGroup> make_groups(const TrainConfig& config,
+                                    const std::vector<NamedParameter>& parameters,
+                                    const ModelForTask& model) {
+  std::vector<NamedParameter> trained;
+  std::ranges::copy_if(parameters, std::back_inserter(trained),
+                       [](const NamedParameter& p) { return p.tensor.requires_grad(); });
+  const auto layer = [&](const NamedParameter& p) { return model.layer_of(p.name); };
+  return make_param_groups(trained, {.weight_decay = config.weight_decay,
+                                     .decays = usually_decays,
+                                     .layer_lr_decay = config.layer_lr_decay,
+                                     .layer = layer});
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups) {
+  // Without clipping, the norm is measured for the records, and steps whose norm is not finite are skipped.
+  const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
+  const auto with = [&](auto options) { return options.lr(config.learning_rate.value()).max_grad_norm(max_norm); };
+  const auto with_adam = [&](auto options) {
+    options.betas({config.adam_beta1, config.adam_beta2}).eps(config.adam_epsilon.value_or(options.eps()));
+    return with(options);
+  };
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with_adam(AdamWOptions()));
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with_adam(AdamOptions()));
+  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), with(SGDOptions()));
+  return std::make_unique<LAMB>(std::move(groups), with_adam(LAMBOptions()));
+}
+
+/// How the ranks' gradients are added up. Collective.
+distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::ProcessGroup& group) {
+  using namespace distributed;
+  if (config.gradient_compression == "fp16") return sum_wrapper(fp16_compress_hook);
+  if (config.gradient_compression == "bf16") return sum_wrapper(bf16_compress_hook);
+  if (config.all_reduce == "auto" && group.options().device().is_cpu()) {
+    if (auto shared_memory = SharedMemoryAllReduce::create(group)) {
+      return shared_memory_hook(std::move(shared_memory));
+    }
+    if (group.rank() == 0 && group.environment().local_world_size == group.size()) {
+      TORCH_WARN_ONCE(
+          "the ranks are on one host but cannot share memory (which may be full, or they may be in different "
+          "containers), so gradients go through sockets, which is slower. Pass --all-reduce backend to choose that "
+          "without a warning.");
+    }
+  }
+  return allreduce_sum_hook;
+}
+
+}  // namespace
 
 TrainingModel::TrainingModel(const TrainConfig& config,
                              const RunSetup& setup,
@@ -85,9 +158,7 @@ std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
 }
 
 NamedTensors TrainingModel::kept_weights() {
-  if (is_adapter_) {
-    return merge_lora(*model_);
-  }
+  if (is_adapter_) return merge_lora(*model_);
   return complete(average_ ? average_->averages() : std::map<std::string, at::Tensor>());
 }
 
@@ -144,9 +215,7 @@ void TrainingModel::restore_best_adapter() {
 }
 
 std::optional<CommunicationRecord> TrainingModel::communication() const {
-  if (!ddp_) {
-    return std::nullopt;
-  }
+  if (!ddp_) return std::nullopt;
   const auto stats = ddp_->comm_stats();
   CommunicationRecord record;
   record.ranks = ranks_.size();

@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "text/run/environment.h"
-#include "text/run/recorded_run.h"
 #include "text/run/resuming.h"
 #include "text/run/run_identity.h"
 #include "text/train/batch_size.h"
