@@ -92,8 +92,7 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
   app.add_flag("--unquoted", columns.unquoted, "quotes in a .csv or .tsv are characters as others are");
   app.add_option("--encoding", columns.encoding, "encoding of the data files, e.g. GB18030; auto: detected")
       ->capture_default_str();
-  app.add_option("--delimiter", columns.delimiter,
-                 "delimiter of tables: comma, semicolon, tab, pipe, space or a character; auto: detected")
+  app.add_option("--delimiter", columns.delimiter, "delimiter of tables: a character, or tab; auto: detected")
       ->capture_default_str();
   app.add_option("--columns", columns.columns, "names of the columns of tables without a header, e.g. text,label");
   app.add_flag("--no-header", columns.no_header, "tables have no header; their columns have numbers from 1");

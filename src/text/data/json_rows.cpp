@@ -5,12 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "mezzo/text/io/nearest_name.h"
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
 #include "text/io/json_object_text.h"
 #include "text/io/json_reader.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -111,6 +109,9 @@ class JsonRows {
   }
 
  private:
+  /// @param first  character inside of an array
+  static bool holds_rows(char first) { return first == '{' || first == '['; }
+
   std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
 
   void read_array() {
@@ -216,7 +217,6 @@ class JsonRows {
     };
     const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
     std::vector<std::string> keys;
-    std::string array;  // the key of one that may hold rows
     std::set<std::string> copied, flags;
     std::vector<std::string> names;  // of the flags that are set
     JsonObjectText values;
@@ -243,41 +243,23 @@ class JsonRows {
         if (read_flag(key)) names.push_back(key);
       } else {
         if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
-        const char first = json_.first_in_array();
-        if (first == '{' || first == '[') {
-          if (key == "data" && is_outermost_ && !has_text && !has_label) {
-            read_array();
-            while (!rows_.full() && json_.next_key(key)) json_.skip();
-            return false;
-          }
-          if (array.empty()) array = key;
+        if (key == "data" && is_outermost_ && !has_text && !has_label && holds_rows(json_.first_in_array())) {
+          read_array();
+          while (!rows_.full() && json_.next_key(key)) json_.skip();
+          return false;
         }
         other_value(key, values);
       }
       keys.push_back(std::move(key));
     }
     row_.others = values.take();
-    check_has_all(keys, is_outermost_ && !has_text && !has_label ? array : "");
+    const std::string missing = columns.missing(keys, "key");
+    // A label that is missing in a later row is missing in that row alone: add() says so.
+    const bool misses_label_alone = has_text && (has_pair || !columns.text_pair.is_required) && columns.flags.empty();
+    if (!missing.empty() && (!misses_label_alone || rows_.size() == 0)) json_.fail("the row has " + missing);
     if (!columns.flags.empty()) row_.label = label_set(std::move(names), where());
     is_outermost_ = false;
     return true;
-  }
-
-  /// @param array  the key of one that may hold the rows; empty if none may.
-  void check_has_all(const std::vector<std::string>& keys, const std::string& array) const {
-    const Columns& columns = rows_.columns();
-    const std::string missing = columns.missing(keys, "key");
-    if (missing.empty()) return;
-    if (!array.empty() && !rows_.has_words() && nearest_name(columns.text.name, keys).value_or(array) == array) {
-      json_.fail(fmt::format(
-          "the row is an object without '{}'. If its array '{}' holds the rows, save that array alone as a .json file",
-          printable(columns.text.name), printable(array)));
-    }
-    const auto is_there = [&](const Column& column) {
-      return !column.is_required || std::ranges::find(keys, column.name) != keys.end();
-    };
-    const bool misses_label_alone = is_there(columns.text) && is_there(columns.text_pair);
-    if (!misses_label_alone || rows_.size() == 0) json_.fail("the row has " + missing);  // else add() says so
   }
 
   JsonReader json_;

@@ -101,14 +101,10 @@ std::vector<std::string> split_names(std::string_view text, std::string_view fla
 }
 
 char ColumnNames::delimiter_char() const {
-  constexpr std::pair<std::string_view, char> kNames[] = {{"tab", '\t'},      {"\\t", '\t'}, {"comma", ','},
-                                                          {"semicolon", ';'}, {"pipe", '|'}, {"space", ' '}};
-  const auto* known = std::ranges::find(kNames, delimiter, [](const auto& pair) { return pair.first; });
-  if (known != std::end(kNames)) return known->second;
+  if (delimiter == "tab" || delimiter == "\\t") return '\t';
   const bool is_one = delimiter.size() == 1 && static_cast<unsigned char>(delimiter[0]) < 0x80;
   TORCH_CHECK_VALUE(is_one && std::string_view("\"\r\n").find(delimiter[0]) == std::string_view::npos,
-                    "--delimiter must be auto, comma, semicolon, tab, pipe, space, or one ASCII character that is no "
-                    "quote and no line break, got '",
+                    "--delimiter must be auto, tab, or one ASCII character that is no quote and no line break, got '",
                     delimiter, "'");
   return delimiter[0];
 }

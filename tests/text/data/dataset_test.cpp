@@ -459,12 +459,11 @@ TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
 }
 
 TEST_F(LoadRowsTest, RefusesJsonThatIsNoRows) {
-  const std::string advice =
-      "the row is an object without 'text'. If its array 'items' holds the rows, save that array alone as a .json "
-      "file.";
   for (const char* file : {"a.json", "a.jsonl"}) {
-    EXPECT_EQ(error(file, R"({"items": [{"text": "a"}]})"), std::string(file) + ":1: row 1: " + advice);
-    EXPECT_EQ(error(file, R"({"items": [["a", 0]]})"), std::string(file) + ":1: row 1: " + advice);
+    EXPECT_EQ(error(file, R"({"items": [{"text": "a"}], "version": 1})"),
+              std::string(file) +
+                  ":1: row 1: the row has no keys 'text' and 'label' among 'items', 'version'. Pass "
+                  "--text-column NAME --label-column NAME.");
   }
   EXPECT_EQ(error("a.jsonl", R"({"review": "goal", "stars": 5, "tags": ["x"]})"),
             "a.jsonl:1: row 1: the row has no keys 'text' and 'label' among 'review', 'stars', 'tags'. Pass "

@@ -71,7 +71,7 @@ struct ColumnNames {
   bool unquoted = false;        ///< a quote in a table is a character as others are, not the beginning of a field
   /// A name that iconv knows, such as "GB18030"; "auto": see load_rows().
   std::string encoding = "auto";
-  /// Of a table: a character, "comma", "semicolon", "tab", "pipe" or "space"; "auto": see load_rows().
+  /// Of a table: an ASCII character, or "tab"; "auto": see load_rows().
   std::string delimiter = "auto";
   std::string columns = "";  ///< names of a table's columns with commas between them; the file then has no header
   bool no_header = false;    ///< the first line of a table is a row; without `columns`, names are numbers from 1

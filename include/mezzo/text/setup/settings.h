@@ -114,9 +114,7 @@ void visit_settings(Config& config, Visit&& visit) {
         config.unquoted);
   visit(Setting(kData, "encoding", "encoding of the data files, e.g. GB18030; auto: detected").changes_no_numbers(),
         config.encoding);
-  visit(Setting(kData, "delimiter",
-                "delimiter of tables: comma, semicolon, tab, pipe, space or a character; auto: detected")
-            .changes_no_numbers(),
+  visit(Setting(kData, "delimiter", "delimiter of tables: a character, or tab; auto: detected").changes_no_numbers(),
         config.delimiter);
   visit(Setting(kData, "columns", "names of the columns of tables without a header, e.g. text,label")
             .changes_no_numbers(),
