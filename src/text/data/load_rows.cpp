@@ -74,8 +74,8 @@ void check_alike(const LabeledRows& first, const LabeledRows& rows) {
 /// @param rows  with at least one row, as `more` has.
 void append(LabeledRows& rows, LabeledRows more) {
   check_alike(rows, more);
-  append(rows.texts, std::move(more.texts));
-  append(rows.text_pairs, std::move(more.text_pairs));
+  rows.texts.append(more.texts);
+  rows.text_pairs.append(more.text_pairs);
   append(rows.words, std::move(more.words));
   append(rows.labels, std::move(more.labels));
   append(rows.places.lines, std::move(more.places.lines));

@@ -12,6 +12,7 @@
 #include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
+#include "text/setup/ranks.h"
 
 namespace mezzo::text {
 
@@ -23,8 +24,8 @@ struct RunSetup {
   std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<ModelForTask> model;
-  std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut
-  std::vector<std::string> dev_texts = {}, test_texts = {};               ///< as people read them
+  std::vector<std::string> notes;         ///< for the user: sizes, what was initialised, what was cut
+  Texts dev_texts = {}, test_texts = {};  ///< as people read them
   std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
 };
 
@@ -33,6 +34,6 @@ int64_t default_max_length(const ModelConfig& model);
 
 /// @param config  whose `max_length` is given its default.
 /// @throws c10::ValueError  for settings or files that are wrong
-RunSetup set_up_run(TrainConfig& config);
+RunSetup set_up_run(TrainConfig& config, const Ranks& ranks);
 
 }  // namespace mezzo::text

@@ -67,7 +67,7 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
       return "";
     }
     keep_chosen(config, present->identity->flags);
-    const RunSetup setup = set_up_run(config);
+    const RunSetup setup = set_up_run(config, ranks);
     const std::string difference = difference_of(*present, config, setup);
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                       "; resume with the same settings and data, or start afresh in another --output");

@@ -70,7 +70,7 @@ class Trainer {
       : stop_requested_(stop_requested),
         ranks_(group),
         keeper_(config, ranks_, [this] { return state(); }),
-        setup_(ranks_.together([&] { return set_up_run(config); })),
+        setup_(ranks_.together([&] { return set_up_run(config, ranks_); })),
         resumed_(agree_on_start(config, ranks_)),
         config_(with_batch_size(config, setup_, ranks_, flags_before(config, resumed_))),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),

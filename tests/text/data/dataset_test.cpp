@@ -214,7 +214,7 @@ TEST_F(LoadRowsTest, ReadsTheColumnsThatAreAskedFor) {
   EXPECT_EQ(error("a.jsonl", R"(["a", 1])", options), "a.jsonl:1: row 1: the row is an array, which has no \"q2\".");
   EXPECT_EQ(
       error("a.csv", "x", LoadRowsOptions().columns({.text = "label"})),
-      "--text-column 'label', --pair-column 'text_pair' and --label-column 'label' must be three columns, but two "
+      "--text-column 'label', --pair-column 'text_pair' and --label-column 'label' must be different columns, but two "
       "have one name");
   EXPECT_EQ(error("a.csv", "x", LoadRowsOptions().columns({.text = ""})), "--text-column is empty; name a column");
 }
@@ -691,7 +691,13 @@ TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   const ScratchFolder none;
   const auto error = [&](const RawLabel& label, const LabelMap& labels) {
     return value_error(
-        [&] { label_ids({.places = {"f", {3, 9}}, .texts = {"", ""}, .labels = {id(0), label}}, labels); }, none);
+        [&] {
+          label_ids({.places = {"f", {3, 9}},
+                     .texts = {"", ""},
+                     .labels = {label == id(2) ? id(0) : name(labels.name(0)), label}},
+                    labels);
+        },
+        none);
   };
   const LabelMap labels = LabelMap::from_names({"joy", "anger"});
   EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");

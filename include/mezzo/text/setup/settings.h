@@ -138,6 +138,15 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "fold", "with --folds: train the model of this part alone, from 1").between(0, 1000),
         config.fold);
   visit(Setting(kData, "limit", "read only the first N training texts; 0: all").least(0), config.limit);
+  visit(
+      Setting(kData, "data-memory",
+              "GB of texts and token ids that stay in memory; more go to a file beside --output, or in TMPDIR; auto: a "
+              "quarter of the memory")
+          .between(0, kMillion)
+          .none("auto")
+          .takes_none(true)
+          .changes_no_numbers(),
+      config.data_memory);
   visit(Setting(kData, "output", "folder for the results").changes_no_numbers(), config.output);
   visit(Setting(kData, "overwrite", "replace a run that the folder holds").changes_no_numbers().is_recorded(false),
         config.overwrite);

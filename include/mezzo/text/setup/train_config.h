@@ -41,6 +41,7 @@ struct TrainConfig {
   std::optional<double> dev_fraction;  ///< in place of `dev_ratio`: with the same share of each class
   int64_t folds = 0;                   ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
   int64_t fold = 0;                    ///< with `folds`: the one that is dev, from 1; 0: each in its turn
+  std::optional<double> data_memory;   ///< GB of texts and token ids in memory; nullopt: a quarter of what there is
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
 
