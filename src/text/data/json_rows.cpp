@@ -206,7 +206,7 @@ class JsonRows {
   /// @return whether the object is a row, not one whose array "data" holds the rows.
   bool read_object() {
     const Columns& columns = rows_.columns();
-    bool has_text = false, has_pair = false, has_label = false;
+    bool has_text = false, has_label = false;
     std::vector<std::string> keys;
     std::string array;               // the key of one that may hold rows
     std::vector<std::string> names;  // of the flags that are set
@@ -219,7 +219,6 @@ class JsonRows {
         has_text = true;
         read_text(key);
       } else if (is_pair) {
-        has_pair = true;
         if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
           json_.skip();
         } else {
