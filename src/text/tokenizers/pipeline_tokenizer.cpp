@@ -9,11 +9,11 @@
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/bpe.h"
+#include "text/tokenizers/token_model.h"
 #include "text/tokenizers/tokenizer_config.h"
 #include "text/tokenizers/tokenizer_json.h"
-#include "text/tokenizers/tokens.h"
 #include "text/tokenizers/unigram.h"
-#include "text/tokenizers/wordpiece_model.h"
+#include "text/tokenizers/wordpiece.h"
 #include "text/tokenizers/words_of_text.h"
 
 namespace mezzo::text {
@@ -32,7 +32,7 @@ std::unique_ptr<const TokenModel> read_model(const JsonField& model,
   }
   if (type == "Unigram") return std::make_unique<Unigram>(model);
   model.expect(type == "WordPiece", "BPE, Unigram or WordPiece");
-  return std::make_unique<WordPieceModel>(model);
+  return std::make_unique<WordPiece>(model);
 }
 
 /// Makes steps that write bytes as characters put a space before a text.
@@ -217,7 +217,12 @@ std::vector<std::string> PipelineTokenizer::split_words(std::string_view text) c
   return words_of_text(text, added_, [this](std::string_view part) { return normalizer_(part); });
 }
 
-const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }
+const std::string& PipelineTokenizer::token(int32_t id) const {
+  const auto found = std::ranges::lower_bound(tokens_, id, {}, [](const auto& token) { return token.second; });
+  TORCH_CHECK_VALUE(found != tokens_.end() && found->second == id, "Tokenizer::token: no token of ", source_,
+                    " has the id ", id, "; ids go from 0 to ", tokens_.back().second);
+  return found->first;
+}
 
 void PipelineTokenizer::save(const std::filesystem::path& folder, const TokenizerSaveOptions& options) const {
   json document = document_;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "mezzo/text/tokenizers/tokenizer.h"
-#include "text/tokenizers/added_vocabulary.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/post_processor.h"
 #include "text/tokenizers/pre_tokenizer.h"
