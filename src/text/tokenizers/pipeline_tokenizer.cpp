@@ -103,35 +103,6 @@ class PipelineTokenizer::ModelSink : public WordSink {
   std::vector<int32_t>& ids_;
 };
 
-/// Hands BERT's words to the model, until there are more than `limit` ids.
-class PipelineTokenizer::BertSink {
- public:
-  BertSink(const TokenModel& model, size_t limit, std::vector<int32_t>& ids)
-      : model_(model), limit_(limit), ids_(ids) {}
-
-  void append(char c) { word_.push_back(c); }
-  void append(std::string_view bytes) { word_.append(bytes); }
-  void append(char32_t c) { append_utf8(word_, c); }
-  void space(char32_t) { end_word(); }
-  void isolate(char32_t c) {
-    end_word();
-    append(c);
-    end_word();
-  }
-  bool full() const { return ids_.size() > limit_; }
-
-  void end_word() {
-    if (!word_.empty()) model_.append_ids(word_, ids_);
-    word_.clear();
-  }
-
- private:
-  const TokenModel& model_;
-  size_t limit_;
-  std::vector<int32_t>& ids_;
-  std::string word_;
-};
-
 /// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
 void PipelineTokenizer::append_ids(std::string_view text,
                                    const PreTokenizerSequence& pre_tokenizer,
@@ -140,7 +111,7 @@ void PipelineTokenizer::append_ids(std::string_view text,
   std::string repaired;
   if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   ModelSink sink(*model_, limit, ids);
-  BertSink bert_sink(*model_, limit, ids);
+  BertWords bert_words(sink);
   const auto append_normalized = [&](std::string_view normalized, size_t from_first) {
     added_.normalized().split(normalized, [&](TextSplit split) {
       if (sink.full()) return;
@@ -158,8 +129,8 @@ void PipelineTokenizer::append_ids(std::string_view text,
     if (split.id >= 0) {
       ids.push_back(split.id);
     } else if (bert_ && added_.normalized().empty()) {
-      bert_->run(split.text, bert_sink);
-      bert_sink.end_word();
+      bert_->run(split.text, bert_words);
+      bert_words.end_word();
     } else if (normalizer_.empty()) {
       append_normalized(split.text, from_first);
     } else {

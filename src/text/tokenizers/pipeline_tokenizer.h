@@ -53,7 +53,6 @@ class PipelineTokenizer : public Tokenizer {
 
  private:
   class ModelSink;
-  class BertSink;
   void append_ids(std::string_view text,
                   const PreTokenizerSequence& pre_tokenizer,
                   size_t limit,
