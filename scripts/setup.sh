@@ -25,7 +25,7 @@ give_up() {
 }
 
 packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libgloo-dev
-  libxxhash-dev zlib1g-dev libzstd-dev libuchardet-dev libmicrohttpd-dev libsqlite3-dev)
+  libxxhash-dev zlib1g-dev libzstd-dev libuchardet-dev libmicrohttpd-dev libonig-dev)
 case $purpose in
   debian | build) ;;
   demo) packages+=(fortunes) ;;

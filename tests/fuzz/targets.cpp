@@ -75,7 +75,7 @@ void write_class(const fs::path& folder) {
 }
 
 constexpr char kAny[] = "PreTrainedTokenizerFast", kRoberta[] = "RobertaTokenizer", kXlmR[] = "XLMRobertaTokenizer",
-               kAlbert[] = "AlbertTokenizer", kDeberta[] = "DebertaV2Tokenizer";
+               kDeberta[] = "DebertaV2Tokenizer";
 
 void write_vocab(const fs::path& folder) {
   write(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n##lo\n,\na\n");
@@ -191,7 +191,7 @@ constexpr Target kTargets[] = {
     {"vocab_txt", "vocab.txt", {read_vocab}},
     {"vocab_json", "vocab.json", {read_tokenizer}, write_merges},
     {"merges_txt", "merges.txt", {read_tokenizer}, write_vocab_json},
-    {"sentencepiece_unigram", "spiece.model", {read_tokenizer}, write_class<kAlbert>},
+    {"sentencepiece_unigram", "sentencepiece.bpe.model", {read_tokenizer}, write_class<kXlmR>},
     {"sentencepiece_deberta", "spm.model", {read_tokenizer}, write_class<kDeberta>},
     {"json", kJson, read_rows<kJson>},
     {"jsonl", kJsonl, read_rows<kJsonl>},

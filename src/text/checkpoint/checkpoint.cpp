@@ -12,7 +12,7 @@
 #include "mezzo/text/io/safetensors.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/read_error.h"
 
 namespace mezzo::text {

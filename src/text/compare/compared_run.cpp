@@ -6,7 +6,7 @@
 #include <map>
 
 #include "mezzo/text/compare/comparison.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/read_error.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"

@@ -12,7 +12,7 @@
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
 #include "text/io/csv_reader.h"
-#include "text/io/json_object_text.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 namespace {
@@ -184,9 +184,9 @@ void check_is_no_header(const std::vector<std::string>& fields,
 std::string json_of_others(const std::vector<std::string>& names,
                            const std::vector<std::string>& fields,
                            const std::vector<size_t>& others) {
-  JsonObjectText values;
-  for (const size_t i : others) values.add(names[i], JsonObjectText::quoted(fields[i]));
-  return values.take();
+  std::string object;
+  for (const size_t i : others) add_json_member(object, names[i], quoted_json(fields[i]));
+  return object;
 }
 
 }  // namespace

@@ -2,13 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
-#include "text/io/json_object_text.h"
-#include "text/io/json_reader.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 namespace {
@@ -132,7 +130,8 @@ class JsonRows {
     if (type == JsonReader::Type::kArray) {
       read_pair();
     } else if (type == JsonReader::Type::kObject) {
-      if (!read_object()) return;
+      is_in_row_ = read_object();
+      if (!is_in_row_) return;
     } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
       read_text("text");
     } else {
@@ -161,9 +160,9 @@ class JsonRows {
   }
 
   /// Keeps the value where others are wanted.
-  void other_value(const std::string& key, JsonObjectText& values) {
+  void other_value(const std::string& key) {
     if (rows_.options().other_columns()) {
-      values.add(key, json_.copy());
+      add_json_member(row_.others, key, json_.copy());
     } else {
       json_.skip();
     }
@@ -180,11 +179,11 @@ class JsonRows {
   }
 
   /// Where nobody asks for labels, one is what any other column is.
-  void read_label(const std::string& key, JsonObjectText& values) {
+  void read_label(const std::string& key) {
     if (rows_.has_labels()) {
       row_.label = json_label(json_, rows_.options(), where());
     } else {
-      other_value(key, values);
+      other_value(key);
     }
   }
 
@@ -202,60 +201,49 @@ class JsonRows {
     }
     read_text("text");
     if (!json_.next_element()) return;
-    JsonObjectText values;
-    read_label(rows_.columns().label.name, values);
-    row_.others = values.take();
+    read_label(rows_.columns().label.name);
     if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
   }
 
   /// @return whether the object is a row, not one whose array "data" holds the rows.
   bool read_object() {
     const Columns& columns = rows_.columns();
-    bool has_text = false, has_pair = false, has_label = false;
-    const auto check_is_first = [&](bool is_first, const std::string& key) {
-      if (!is_first) json_.fail("the row has two keys \"" + key + "\"");
-    };
-    const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
+    bool has_text = false, has_label = false;
     std::vector<std::string> keys;
-    std::set<std::string> copied, flags;
     std::vector<std::string> names;  // of the flags that are set
-    JsonObjectText values;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       const bool is_pair = key == columns.text_pair.name;
       json_.advise_null(columns.is_other(key) || (is_pair && !columns.text_pair.is_required) ||
                         (key == columns.label.name && !rows_.has_labels()));
       if (key == columns.text.name) {
-        take(has_text, key);
+        has_text = true;
         read_text(key);
       } else if (is_pair) {
-        take(has_pair, key);
         if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
           json_.skip();
         } else {
           row_.text_pair = json_text(json_, key);
         }
       } else if (key == columns.label.name) {
-        take(has_label, key);
-        read_label(key, values);
+        has_label = true;
+        read_label(key);
       } else if (columns.is_flag(key)) {
-        check_is_first(flags.insert(key).second, key);
         if (read_flag(key)) names.push_back(key);
       } else {
-        if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
         if (key == "data" && is_outermost_ && !has_text && !has_label && holds_rows(json_.first_in_array())) {
           read_array();
           while (!rows_.full() && json_.next_key(key)) json_.skip();
           return false;
         }
-        other_value(key, values);
+        other_value(key);
       }
       keys.push_back(std::move(key));
     }
-    row_.others = values.take();
     const std::string missing = columns.missing(keys, "key");
     // A label that is missing in a later row is missing in that row alone: add() says so.
-    const bool misses_label_alone = has_text && (has_pair || !columns.text_pair.is_required) && columns.flags.empty();
+    const bool has_pair = !columns.text_pair.is_required || row_.text_pair.has_value();
+    const bool misses_label_alone = has_text && has_pair && columns.flags.empty();
     if (!missing.empty() && (!misses_label_alone || rows_.size() == 0)) json_.fail("the row has " + missing);
     if (!columns.flags.empty()) row_.label = label_set(std::move(names), where());
     is_outermost_ = false;

@@ -9,7 +9,7 @@
 
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/content_hash.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 namespace {

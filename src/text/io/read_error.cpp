@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mezzo/text/io/nearest_name.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 namespace fs = std::filesystem;

@@ -24,7 +24,7 @@
 
 #include "mezzo/text/io/atomic_file.h"
 #include "system/unique_fd.h"
-#include "text/io/json_reader.h"
+#include "text/io/json.h"
 #include "text/io/read_error.h"
 #include "text/io/read_file.h"
 #include "text/io/utf8.h"
@@ -204,7 +204,7 @@ TensorInfo parse_tensor(JsonReader& json, std::string name) {
       json.skip();
       continue;
     }
-    if (!seen.insert(key).second) json.fail(fmt::format("{}: {} stands there twice", tensor, key));
+    seen.insert(key);
     if (key == "dtype") {
       info.dtype = parse_dtype(json, name);
     } else if (key == "shape") {
@@ -235,9 +235,7 @@ std::map<std::string, std::string> parse_metadata(JsonReader& json) {
     if (json.peek() != JsonReader::Type::kString) {
       json.fail(fmt::format("__metadata__: the value of '{}' is not a string", key));
     }
-    if (!metadata.emplace(key, json.string()).second) {
-      json.fail(fmt::format("__metadata__ holds '{}' twice", key));
-    }
+    metadata[key] = json.string();
   }
   return metadata;
 }
@@ -303,10 +301,8 @@ struct SafetensorsReader::File {
     TextInput input(header);
     std::optional<JsonReader> json;
     json.emplace(input, [&] { return fmt::format("{}: header, byte {}: ", name, 8 + json->offset()); });
-    std::set<std::string, std::less<>> seen;
     json->begin_object();
     for (std::string key; json->next_key(key);) {
-      if (!seen.insert(key).second) json->fail(fmt::format("the name '{}' stands there twice", key));
       if (key == kMetadataKey) {
         metadata = parse_metadata(*json);
       } else {
@@ -413,27 +409,12 @@ std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Te
   return prepared;
 }
 
-std::string json_string(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    static constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
-    if (const size_t i = kEscaped.find(c); i != kEscaped.npos) {
-      result += {'\\', kLetters[i]};
-    } else if (static_cast<uint8_t>(c) < 0x20) {
-      result += fmt::format("\\u{:04x}", static_cast<uint8_t>(c));
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
-}
-
 std::string metadata_json(const std::map<std::string, std::string>& metadata, const std::string& file) {
   std::vector<std::string> members;
   for (const auto& [key, value] : metadata) {
     TORCH_CHECK_VALUE(find_invalid_utf8(key) == key.size() && find_invalid_utf8(value) == value.size(), file,
                       ": metadata '", replace_invalid_utf8(key), "' is not valid UTF-8.");
-    members.push_back(json_string(key) + ":" + json_string(value));
+    members.push_back(quoted_json(key) + ":" + quoted_json(value));
   }
   return fmt::format("{{{}}}", fmt::join(members, ","));
 }
@@ -449,7 +430,7 @@ std::string header(const std::vector<NamedTensor>& tensors,
     if (named.dtype->bits == 4) shape.back() *= 2;
     const uint64_t end = offset + named.tensor->numel() * named.tensor->element_size();
     members.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                                  json_string(*named.name), named.dtype->name, fmt::join(shape, ","), offset, end));
+                                  quoted_json(*named.name), named.dtype->name, fmt::join(shape, ","), offset, end));
     offset = end;
   }
   std::string json = fmt::format("{{{}}}", fmt::join(members, ","));

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "mezzo/text/io/atomic_file.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/models/known_config_fields.h"
 #include "text/models/problem_types.h"
 

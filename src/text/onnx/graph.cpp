@@ -60,7 +60,7 @@ ProtobufWriter attribute_message(const Attribute& attribute) {
     message.integer(3, *integer);
     message.integer(20, kInt);
   } else if (const auto* number = std::get_if<double>(&attribute.value)) {
-    message.number(2, static_cast<float>(*number));
+    message.float32(2, static_cast<float>(*number));
     message.integer(20, kFloat);
   } else {
     for (const int64_t value : std::get<std::vector<int64_t>>(attribute.value)) message.integer(8, value);

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/onnx/protobuf_writer.h"
+#include "text/io/protobuf.h"
 
 namespace mezzo::text::onnx {
 

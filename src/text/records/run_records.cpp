@@ -17,7 +17,7 @@
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/append_file.h"
 #include "text/io/durable_files.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 namespace {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "text/io/append_file.h"
+#include "text/io/protobuf.h"
 
 // The file is a row of TFRecords, each an Event message (tensorboard/compat/proto/event.proto) in
 // protobuf's wire format: length (8 bytes), masked CRC-32C of the length (4), the message, masked
@@ -30,7 +31,7 @@ constexpr uint32_t kSummaryValue = 1;
 constexpr uint32_t kValueTag = 1;
 constexpr uint32_t kValueSimpleValue = 2;
 constexpr uint32_t kSessionLogStatus = 1;
-constexpr uint64_t kSessionLogStart = 1;
+constexpr int64_t kSessionLogStart = 1;
 
 /// CRC-32C (Castagnoli), a byte at a time: records are some 60 bytes.
 constexpr std::array<uint32_t, 256> make_crc_table() {
@@ -56,90 +57,43 @@ uint32_t masked_crc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
-template <class Integer>
-void put_little_endian(std::string& out, Integer value) {
-  for (size_t i = 0; i < sizeof(Integer); ++i) {
-    out += static_cast<char>((value >> (8 * i)) & 0xFF);
-  }
-}
-
-void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) {
-    out += static_cast<char>((value & 0x7F) | 0x80);
-  }
-  out += static_cast<char>(value);
-}
-
-enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-void put_key(std::string& out, uint32_t field, WireType type) {
-  put_varint(out, (uint64_t{field} << 3) | static_cast<uint32_t>(type));
-}
-
-void put_integer(std::string& out, uint32_t field, uint64_t value) {
-  put_key(out, field, WireType::kVarint);
-  put_varint(out, value);
-}
-
-void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
-  put_key(out, field, WireType::kBytes);
-  put_varint(out, bytes.size());
-  out += bytes;
-}
-
-void put_double(std::string& out, uint32_t field, double value) {
-  put_key(out, field, WireType::kFixed64);
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  put_little_endian(out, bits);
-}
-
-void put_float(std::string& out, uint32_t field, float value) {
-  put_key(out, field, WireType::kFixed32);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  put_little_endian(out, bits);
-}
-
 std::string framed_record(std::string_view message) {
+  constexpr auto kAppend = [](std::string& out, auto value) { ProtobufWriter::append_little_endian(out, value); };
   std::string record;
-  put_little_endian(record, uint64_t{message.size()});
-  put_little_endian(record, masked_crc32c(record));
+  kAppend(record, uint64_t{message.size()});
+  kAppend(record, masked_crc32c(record));
   record += message;
-  put_little_endian(record, masked_crc32c(message));
+  kAppend(record, masked_crc32c(message));
   return record;
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 std::string file_version_event(double wall_time) {
-  std::string event;
-  put_double(event, kEventWallTime, wall_time);
-  put_bytes(event, kEventFileVersion, "brain.Event:2");
-  return event;
+  ProtobufWriter event;
+  event.float64(kEventWallTime, wall_time);
+  event.string(kEventFileVersion, "brain.Event:2");
+  return event.bytes();
 }
 
 std::string session_start_event(double wall_time, int64_t step) {
-  std::string session_log;
-  put_integer(session_log, kSessionLogStatus, kSessionLogStart);
-  std::string event;
-  put_double(event, kEventWallTime, wall_time);
-  put_integer(event, kEventStep, static_cast<uint64_t>(step));
-  put_bytes(event, kEventSessionLog, session_log);
-  return event;
+  ProtobufWriter session_log, event;
+  session_log.integer(kSessionLogStatus, kSessionLogStart);
+  event.float64(kEventWallTime, wall_time);
+  event.integer(kEventStep, step);
+  event.message(kEventSessionLog, session_log);
+  return event.bytes();
 }
 
 std::string scalar_event(std::string_view tag, double value, int64_t step, double wall_time) {
-  std::string point;
-  put_bytes(point, kValueTag, tag);
-  put_float(point, kValueSimpleValue, static_cast<float>(value));
-  std::string summary;
-  put_bytes(summary, kSummaryValue, point);
-  std::string event;
-  put_double(event, kEventWallTime, wall_time);
-  put_integer(event, kEventStep, static_cast<uint64_t>(step));
-  put_bytes(event, kEventSummary, summary);
-  return event;
+  ProtobufWriter point, summary, event;
+  point.string(kValueTag, tag);
+  point.float32(kValueSimpleValue, static_cast<float>(value));
+  summary.message(kSummaryValue, point);
+  event.float64(kEventWallTime, wall_time);
+  event.integer(kEventStep, step);
+  event.message(kEventSummary, summary);
+  return event.bytes();
 }
 
 /// TensorBoard reads a folder's files in the order of their names, hence the time first.

@@ -12,7 +12,7 @@
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/setup/train_config.h"
 #include "text/checkpoint/checkpoint_format.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/run/environment.h"
 #include "text/run/run_identity.h"
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <random>
 #include <system_error>
@@ -12,7 +13,7 @@
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/durable_files.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/run/run_identity.h"
 #include "text/setup/run_files.h"
 
@@ -81,7 +82,15 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
                        json.value("run", ""),
                        json.value("launch", ""),
                        std::nullopt,
-                       json.value("final_evaluation", RunIdentity::Values())};
+                       json.value("final_evaluation", RunIdentity::Values()),
+                       json.value("metric", ""),
+                       json.value("greater_is_better", true)};
+    const auto number = [&](const std::string& name) {
+      const auto value = json.find(name);
+      return value == json.end() || value->is_null() ? std::nan("") : value->get<double>();
+    };
+    present.best = number("best_" + present.metric);
+    present.best_loss = number("best_loss");
     if (json.contains("identity")) {
       present.identity = checkpoint_format::identity_from_json(json.at("identity"));
     }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,11 +27,15 @@ TrainConfig restarted(TrainConfig config, const Ranks& ranks);
 struct PresentRun {
   bool finished = false;
   int64_t total_steps = 0;  ///< planned
-  int64_t steps = 0;        ///< done, where it is finished
+  int64_t steps = 0;        ///< done when it was written
   std::string run;          ///< its name; empty for runs of a mezzo that gave none
   std::string launch;       ///< the launcher that started it; empty without
   std::optional<RunIdentity> identity;
   RunIdentity::Values final_evaluation;  ///< as of final_evaluation_of(); empty if an older mezzo wrote it
+  std::string metric;                    ///< by which the best model is chosen; empty if an older mezzo wrote it
+  bool greater_is_better = true;         ///< of the metric
+  double best = std::numeric_limits<double>::quiet_NaN();  ///< the metric of the best model so far; NaN if undefined
+  double best_loss = std::numeric_limits<double>::quiet_NaN();  ///< of that model, on dev
 };
 
 /// nullopt where there is no run.json, or none that a run of mezzo wrote.

@@ -31,7 +31,7 @@ std::string holder(int file) {
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& folder)
-    : path_(folder / ".run.lock"), folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    : path_(folder / kFile), folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   do {
     file_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     TORCH_CHECK_VALUE(file_.get() >= 0, path_.string(), ": cannot be made: ", std::strerror(errno),

@@ -11,6 +11,8 @@ namespace mezzo::text {
 /// ends the lock with the process, however that ends.
 class RunLock {
  public:
+  static constexpr const char* kFile = ".run.lock";
+
   /// @throws c10::ValueError  naming the process and the host, where another holds the lock.
   explicit RunLock(const std::filesystem::path& folder);
   /// Removes the file.

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/words/known_value.h"
 
 namespace mezzo::text {

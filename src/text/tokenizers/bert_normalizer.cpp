@@ -6,11 +6,11 @@ namespace mezzo::text {
 
 using unicode::Properties;
 
-BertNormalizer::BertNormalizer(const BertTokenizerOptions& options)
-    : clean_(options.clean_text()),
-      chinese_(options.tokenize_chinese_chars()),
-      strip_(options.strip_accents().value_or(options.do_lower_case())),
-      lower_(options.do_lower_case()) {
+BertNormalizer::BertNormalizer(const BertNormalizerOptions& options)
+    : clean_(options.clean_text),
+      chinese_(options.handle_chinese_chars),
+      strip_(options.strip_accents.value_or(options.lowercase)),
+      lower_(options.lowercase) {
   // Code points with equal properties share their action. What differs between them (the value that
   // a kCopy, kSpace, kIsolate or kMark action writes) is the code point itself, which `run` knows.
   actions_.resize(unicode::num_properties());

@@ -3,17 +3,26 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "mezzo/text/tokenizers/bert_tokenizer.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/unicode.h"
 
 namespace mezzo::text {
+
+/// How BERT cleans a text before WordPiece: the arguments of `transformers.BertTokenizer`, with its defaults.
+struct BertNormalizerOptions {
+  bool lowercase = true;  ///< each character by itself: a final sigma is not special
+  std::optional<bool> strip_accents =
+      std::nullopt;                  ///< decomposes (NFD), removes non-spacing marks; nullopt: as `lowercase`
+  bool handle_chinese_chars = true;  ///< makes each Chinese character a word
+  bool clean_text = true;            ///< removes control characters; all white space becomes spaces
+};
 
 /// BERT's normalizer and pre-tokenizer in one pass over the text.
 ///
@@ -22,7 +31,7 @@ namespace mezzo::text {
 /// reordering looks at more than one of them.
 class BertNormalizer {
  public:
-  explicit BertNormalizer(const BertTokenizerOptions& options);
+  explicit BertNormalizer(const BertNormalizerOptions& options);
 
   /// Sends the normalized text, which must be valid UTF-8, to `sink`:
   /// @code

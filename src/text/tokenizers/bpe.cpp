@@ -11,7 +11,7 @@
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
-#include "text/tokenizers/json_vocab.h"
+#include "text/tokenizers/vocab_files.h"
 
 namespace mezzo::text {
 namespace {
@@ -130,7 +130,7 @@ void Bpe::read_merges(const JsonField& field) {
 void Bpe::add_merge(const JsonField& field, uint32_t rank, std::string_view left, std::string_view right) {
   const auto known_id = [&](std::string_view token) {
     const int32_t id = trie_.find(token);
-    TORCH_CHECK_VALUE(id >= 0, field.file(), ": ", field.name(), "[", rank, "] has the token ", quoted_token(token),
+    TORCH_CHECK_VALUE(id >= 0, field.file(), ": ", field.name(), "[", rank, "] has the token ", quoted_json(token),
                       ", which the vocabulary lacks; fetch the files again");
     return id;
   };

@@ -1,5 +1,9 @@
 #include "text/tokenizers/class_document.h"
 
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -66,26 +70,32 @@ json template_processing(const Template& single, const Template& pair, const Pip
 }  // namespace
 
 ClassDefaults defaults_of(const std::string& name) {
-  const bool is_albert = name == "AlbertTokenizer";
-  if (name == "DebertaV2Tokenizer" || is_albert) {
+  if (name == "DebertaV2Tokenizer") {
     return {{{"bos_token", "[CLS]"},
              {"eos_token", "[SEP]"},
-             {"unk_token", is_albert ? "<unk>" : "[UNK]"},
+             {"unk_token", "[UNK]"},
              {"sep_token", "[SEP]"},
-             {"pad_token", is_albert ? "<pad>" : "[PAD]"},
+             {"pad_token", "[PAD]"},
              {"cls_token", "[CLS]"},
              {"mask_token", "[MASK]"}},
             {}};
   }
-  const bool is_mpnet = name == "MPNetTokenizer";
+  if (name == "BertTokenizer") {
+    return {{{"unk_token", "[UNK]"},
+             {"sep_token", "[SEP]"},
+             {"pad_token", "[PAD]"},
+             {"cls_token", "[CLS]"},
+             {"mask_token", "[MASK]"}},
+            {}};
+  }
   const bool is_camembert = name == "CamembertTokenizer";
   ClassDefaults defaults = {{{"bos_token", "<s>"},
                              {"eos_token", "</s>"},
-                             {"unk_token", is_mpnet ? "[UNK]" : "<unk>"},
+                             {"unk_token", "<unk>"},
                              {"sep_token", "</s>"},
                              {"pad_token", "<pad>"},
                              {"cls_token", "<s>"},
-                             {"mask_token", "<mask>", /*lstrip=*/is_mpnet || is_camembert}},
+                             {"mask_token", "<mask>", /*lstrip=*/is_camembert}},
                             {}};
   if (is_camembert) {
     for (const char* token : {"<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"}) {
@@ -97,12 +107,11 @@ ClassDefaults defaults_of(const std::string& name) {
 
 json ClassDocument::make(GivenFiles& given) const {
   if (name_ == "RobertaTokenizer") return roberta(given.document);
-  if (name_ == "MPNetTokenizer") return mpnet(given.document);
+  if (name_ == "BertTokenizer") return bert(given);
   json& vocab = given.document["model"]["vocab"];
   JsonField(vocab, given.source, "model.vocab")
       .expect(vocab.is_array(), "a list of tokens and scores, the vocabulary of a Unigram model");
   if (name_ == "DebertaV2Tokenizer") return deberta(given);
-  if (name_ == "AlbertTokenizer") return albert(given);
   if (given.is_sentencepiece) vocab = in_fairseq_order(std::move(vocab));
   return xlm_roberta(given);
 }
@@ -111,14 +120,17 @@ json ClassDocument::post_processor(const PipelineSpec::FindId& find) const {
   const auto token_and_id = [&](const char* key) {
     return json::array({token(key), static_cast<uint32_t>(find(token(key)))});
   };
-  if (name_ == "RobertaTokenizer" || name_ == "MPNetTokenizer") {
+  if (name_ == "RobertaTokenizer") {
     return {{"type", "RobertaProcessing"},
             {"sep", token_and_id("sep_token")},
             {"cls", token_and_id("cls_token")},
             {"trim_offsets", true},
-            {"add_prefix_space", name_ == "RobertaTokenizer" && config_.bool_or("add_prefix_space", false)}};
+            {"add_prefix_space", config_.bool_or("add_prefix_space", false)}};
   }
-  const bool has_types = name_ == "DebertaV2Tokenizer" || name_ == "AlbertTokenizer";
+  if (name_ == "BertTokenizer") {
+    return {{"type", "BertProcessing"}, {"sep", token_and_id("sep_token")}, {"cls", token_and_id("cls_token")}};
+  }
+  const bool has_types = name_ == "DebertaV2Tokenizer";
   const std::string first = token(has_types ? "cls_token" : "bos_token");
   const std::string last = token(has_types ? "sep_token" : "eos_token");
   const Template single = {{first, 0}, {"$A", 0}, {last, 0}};
@@ -195,7 +207,22 @@ json ClassDocument::roberta(json& given) const {
             {"merges", given["model"].contains("merges") ? std::move(given["model"]["merges"]) : json::array()}}}};
 }
 
-json ClassDocument::mpnet(json& given) const {
+/// Refuses a vocabulary without the special tokens: their ids would be beyond the rows of the model's embedding.
+void ClassDocument::check_special_tokens(const GivenFiles& given) const {
+  const json& vocab = given.document["model"]["vocab"];
+  std::vector<std::string> missing;
+  for (const NamedToken& token : tokens_) {
+    const bool is_of_bert = std::string_view(token.key) != "bos_token" && std::string_view(token.key) != "eos_token";
+    if (is_of_bert && !vocab.contains(token.content)) missing.push_back(quoted_json(token.content));
+  }
+  TORCH_CHECK_VALUE(
+      missing.empty(), given.source, ": the vocabulary lacks the token", missing.size() > 1 ? "s " : " ",
+      fmt::format("{}", fmt::join(missing, ", ")),
+      missing.size() > 1 ? "; is it that of a BERT model, one token a line?" : "; add it, or fetch the file again");
+}
+
+json ClassDocument::bert(GivenFiles& given) const {
+  check_special_tokens(given);
   json strip = nullptr;
   if (!config_["strip_accents"].is_null()) strip = config_["strip_accents"].as_bool();
   return {{"normalizer",
@@ -211,7 +238,7 @@ json ClassDocument::mpnet(json& given) const {
             {"unk_token", token("unk_token")},
             {"continuing_subword_prefix", "##"},
             {"max_input_chars_per_word", 100u},
-            {"vocab", std::move(given["model"]["vocab"])}}}};
+            {"vocab", std::move(given.document["model"]["vocab"])}}}};
 }
 
 json ClassDocument::xlm_roberta(GivenFiles& given) const {
@@ -221,32 +248,12 @@ json ClassDocument::xlm_roberta(GivenFiles& given) const {
     const std::string unk = token("unk_token");
     unk_id = find_unk(vocab, [&](const json& entry) { return entry[0] == unk; }, 0);
   }
-  return words_between_spaces(find_charsmap(given.normalizer()), unigram_model(std::move(vocab), unk_id));
-}
-
-json ClassDocument::albert(GivenFiles& given) const {
-  json normalizers = json::array();
-  for (const char* quote : {"``", "''"}) {
-    normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", quote}}}, {"content", "\""}});
-  }
-  if (!config_.bool_or("keep_accents", false)) {
-    normalizers.push_back({{"type", "NFKD"}});
-    normalizers.push_back({{"type", "StripAccents"}});
-  }
-  if (config_.bool_or("do_lower_case", true)) normalizers.push_back({{"type", "Lowercase"}});
-  json charsmap = find_charsmap(given.normalizer());
-  if (!charsmap.is_null()) normalizers.push_back(std::move(charsmap));
-  return words_between_spaces({{"type", "Sequence"}, {"normalizers", std::move(normalizers)}},
-                              unigram_model(std::move(given.document["model"]["vocab"]), 1));
-}
-
-json ClassDocument::words_between_spaces(json normalizer, json model) const {
   const json space = metaspace(config_.bool_or("add_prefix_space", true) ? "always" : "never");
   return {
-      {"normalizer", std::move(normalizer)},
+      {"normalizer", find_charsmap(given.normalizer())},
       {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({{{"type", "WhitespaceSplit"}}, space})}}},
       {"decoder", space},
-      {"model", std::move(model)}};
+      {"model", unigram_model(std::move(vocab), unk_id)}};
 }
 
 json ClassDocument::deberta(GivenFiles& given) const {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizers/added_token_list.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/json_field.h"
 #include "text/tokenizers/pipeline_tokenizer.h"
 #include "text/tokenizers/tokenizer_config.h"
@@ -19,7 +19,7 @@ struct ClassDefaults {
   std::vector<AddedToken> extra;
 };
 
-/// @param name  what TokenizerConfig::tokenizer_class says, but for BertTokenizer and TokenizersBackend.
+/// @param name  what TokenizerConfig::tokenizer_class says, except TokenizersBackend.
 ClassDefaults defaults_of(const std::string& name);
 
 /// What the files of a folder give: a tokenizer.json, or the parts of it that older files tell.
@@ -54,11 +54,10 @@ class ClassDocument {
   std::string token(const char* key) const;
   nlohmann::json in_fairseq_order(nlohmann::json pieces) const;
   nlohmann::json roberta(nlohmann::json& given) const;
-  nlohmann::json mpnet(nlohmann::json& given) const;
+  void check_special_tokens(const GivenFiles& given) const;
+  nlohmann::json bert(GivenFiles& given) const;
   nlohmann::json xlm_roberta(GivenFiles& given) const;
-  nlohmann::json albert(GivenFiles& given) const;
   nlohmann::json deberta(GivenFiles& given) const;
-  nlohmann::json words_between_spaces(nlohmann::json normalizer, nlohmann::json model) const;
 
   std::string name_;
   const TokenizerConfig* files_;

@@ -7,10 +7,6 @@
 
 namespace mezzo::text {
 
-std::string quoted_token(std::string_view token) {
-  return nlohmann::json(token).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
-}
-
 namespace {
 
 std::string describe(const nlohmann::json& value) {
@@ -34,7 +30,7 @@ void JsonField::allowed_keys(std::initializer_list<std::string_view> keys) const
     if (std::ranges::find(keys, key) != keys.end()) continue;
     std::string known;
     for (const std::string_view name : keys) known += (known.empty() ? "" : ", ") + std::string(name);
-    TORCH_CHECK_VALUE(false, *file_, ": ", name_.empty() ? "the file" : name_, " has the key ", quoted_token(key),
+    TORCH_CHECK_VALUE(false, *file_, ": ", name_.empty() ? "the file" : name_, " has the key ", quoted_json(key),
                       ", which may change ids in a way that mezzo does not know; it knows ", known,
                       "; remove the key if it changes nothing");
   }

@@ -7,10 +7,9 @@
 #include <string_view>
 #include <utility>
 
-namespace mezzo::text {
+#include "text/io/json.h"
 
-/// A token for messages: one line, whatever its bytes.
-std::string quoted_token(std::string_view token);
+namespace mezzo::text {
 
 /// A JSON value that knows its file and its name there, so that each check
 /// makes a complete message.

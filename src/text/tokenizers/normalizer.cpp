@@ -6,11 +6,9 @@
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/base64.h"
-#include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/charsmap.h"
 #include "text/tokenizers/normalization_form.h"
 #include "text/tokenizers/pattern.h"
-#include "text/tokenizers/tokenizer_json.h"
 #include "text/tokenizers/unicode.h"
 #include "text/tokenizers/white_space.h"
 
@@ -119,14 +117,20 @@ class ReplaceNormalizer : public Normalizer {
     const std::string_view in = text.bytes;
     std::string out;
     out.reserve(in.size());
-    size_t from_first = 0;
-    for (size_t i = 0; i < in.size() && out.size() <= text.most;) {
-      const size_t length = pattern_(in.substr(i));
-      const size_t end = length > 0 ? i + length : character_end(in, i);
-      out.append(length > 0 ? std::string_view(content_) : in.substr(i, end - i));
-      if (end <= text.from_first) from_first = out.size();  // what takes a match's place goes by its last character
-      i = end;
-    }
+    size_t done = 0, from_first = 0;
+    const auto keep = [&](size_t end) {
+      if (done < text.from_first) from_first = out.size() + std::min(end, text.from_first) - done;
+      out.append(in.substr(done, end - done));
+      done = end;
+    };
+    pattern_.for_each_match(in, [&](size_t begin, size_t end) {
+      keep(begin);
+      out.append(content_);
+      if (end <= text.from_first) from_first = out.size();  // the content goes by the last character of its match
+      done = end;
+      return out.size() <= text.most;
+    });
+    keep(in.size());
     text = {std::move(out), from_first, text.most};
   }
 
@@ -137,7 +141,7 @@ class ReplaceNormalizer : public Normalizer {
 
 class BertTextNormalizer : public Normalizer {
  public:
-  explicit BertTextNormalizer(const BertTokenizerOptions& options) : normalizer_(options) {}
+  explicit BertTextNormalizer(const BertNormalizerOptions& options) : normalizer_(options) {}
   void normalize(NormalizedText& text) const override {
     const std::string first = normalizer_.normalize(std::string_view(text.bytes).substr(0, text.from_first));
     text.bytes = normalizer_.normalize(text.bytes);
@@ -148,38 +152,6 @@ class BertTextNormalizer : public Normalizer {
   BertNormalizer normalizer_;
 };
 
-/// `\s{count,}`: as many white-space characters as there are.
-size_t match_spaces(std::string_view text, size_t count) {
-  const char* p = text.data();
-  const char* const end = p + text.size();
-  size_t found = 0;
-  for (const char* next = p; p != end; p = next, ++found) {
-    if (!is_white_space(decode_utf8(next))) break;
-  }
-  return found >= count ? static_cast<size_t>(p - text.data()) : 0;
-}
-
-size_t match_blanks(std::string_view text, size_t count) {
-  const size_t found = std::min(text.find_first_not_of(' '), text.size());
-  return found >= count ? found : 0;
-}
-
-/// The regular expressions of known models, which are few.
-Pattern known_replaced(const JsonField& field) {
-  const std::string& regex = field.as_string();
-  if (regex == " {2,}" || regex == "  +") return [](std::string_view text) { return match_blanks(text, 2); };
-  if (regex == " +") return [](std::string_view text) { return match_blanks(text, 1); };
-  if (regex == "\\s+") return [](std::string_view text) { return match_spaces(text, 1); };
-  if (regex == "\\s{2,}") return [](std::string_view text) { return match_spaces(text, 2); };
-  field.expect(regex == "\\s{2,}|[\\n\\r\\t]",
-               "a pattern that mezzo knows: \" {2,}\", \" +\", \"\\\\s+\", \"\\\\s{2,}\" or "
-               "\"\\\\s{2,}|[\\\\n\\\\r\\\\t]\"");
-  return [](std::string_view text) {
-    const size_t spaces = match_spaces(text, 2);
-    return spaces > 0 ? spaces : text[0] == '\n' || text[0] == '\r' || text[0] == '\t' ? size_t{1} : size_t{0};
-  };
-}
-
 const std::string& read_inserted(const JsonField& field) {
   field.expect(field.as_string().size() <= kMaxReplacement,
                "a string of at most " + std::to_string(kMaxReplacement) + " bytes");
@@ -188,8 +160,7 @@ const std::string& read_inserted(const JsonField& field) {
 
 std::unique_ptr<const Normalizer> read_replace(const JsonField& field) {
   field.allowed_keys({"type", "pattern", "content"});
-  return std::make_unique<ReplaceNormalizer>(read_pattern(field["pattern"], known_replaced),
-                                             read_inserted(field["content"]));
+  return std::make_unique<ReplaceNormalizer>(Pattern(field["pattern"]), read_inserted(field["content"]));
 }
 
 std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
@@ -201,6 +172,16 @@ std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
 }
 
 }  // namespace
+
+BertNormalizerOptions read_bert_normalizer(const JsonField& field) {
+  field.allowed_keys({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+  BertNormalizerOptions options{.lowercase = field["lowercase"].as_bool(),
+                                .handle_chinese_chars = field["handle_chinese_chars"].as_bool(),
+                                .clean_text = field["clean_text"].as_bool()};
+  const JsonField strip = field["strip_accents"];
+  if (!strip.is_null()) options.strip_accents = strip.as_bool();
+  return options;
+}
 
 NormalizerSequence::NormalizerSequence(const JsonField& field) : file_(field.file()) {
   if (!field.is_null()) add(field);

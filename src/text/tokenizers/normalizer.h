@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/json_field.h"
 
 namespace mezzo::text {
@@ -31,6 +32,10 @@ inline size_t bytes_behind(size_t from_first, size_t offset) { return from_first
 
 /// Of what one step puts in the place of a part of a text, in bytes; the longest of NFKC has 33.
 constexpr size_t kMaxReplacement = 64;
+
+/// `{"type": "BertNormalizer", ...}`
+/// @throws c10::ValueError  naming file and key
+BertNormalizerOptions read_bert_normalizer(const JsonField& field);
 
 class Normalizer {
  public:

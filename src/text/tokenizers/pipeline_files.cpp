@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "text/io/json_file.h"
-#include "text/tokenizers/bpe_files.h"
+#include "text/io/json.h"
 #include "text/tokenizers/class_document.h"
-#include "text/tokenizers/sentencepiece_document.h"
+#include "text/tokenizers/sentencepiece.h"
 #include "text/tokenizers/tokenizer_json.h"
-#include "text/tokenizers/vocab_txt.h"
+#include "text/tokenizers/vocab_files.h"
 
 namespace mezzo::text {
 
@@ -24,7 +23,6 @@ constexpr std::pair<const char*, const char*> kSentencepieceFiles[] = {
     {"XLMRobertaTokenizer", "sentencepiece.bpe.model"},  // of kind unigram, for all its name says
     {"CamembertTokenizer", "sentencepiece.bpe.model"},
     {"DebertaV2Tokenizer", "spm.model"},
-    {"AlbertTokenizer", "spiece.model"},
 };
 
 /// The sentencepiece model of a class, or nullopt. A tokenizer.model goes before one of the class's own name.
@@ -62,12 +60,27 @@ void check_model(const JsonField& model, const std::string& name) {
   const std::string type = model_type(model);
   const std::string_view expected = name == "TokenizersBackend"  ? std::string_view(type)
                                     : name == "RobertaTokenizer" ? "BPE"
-                                    : name == "MPNetTokenizer"   ? "WordPiece"
+                                    : name == "BertTokenizer"    ? "WordPiece"
                                                                  : "Unigram";
-  TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_token(type), ", and the class ", name,
+  TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_json(type), ", and the class ", name,
                     " needs a ", expected,
                     " model. If the file is right, set tokenizer_class of tokenizer_config.json to "
                     "PreTrainedTokenizerFast, which takes the whole file");
+}
+
+/// Refuses a tokenizer.json whose parts differ in kind from those that a BertTokenizer makes.
+void check_is_bert(const JsonField& root) {
+  for (const auto& [key, type] : {std::pair{"normalizer", "BertNormalizer"}, {"pre_tokenizer", "BertPreTokenizer"}}) {
+    root[key].expect(root[key].has("type") && root[key]["type"].value() == type, type);
+  }
+  const JsonField processor = root["post_processor"];
+  const auto is_of_type = [&](const char* type) { return processor.has("type") && processor["type"].value() == type; };
+  processor.expect(is_of_type("TemplateProcessing") || is_of_type("BertProcessing"),
+                   "TemplateProcessing or BertProcessing");
+}
+
+GivenFiles read_vocab_txt_file(const fs::path& path) {
+  return {path.string(), {{"model", {{"vocab", read_vocab_txt(path)}}}}};
 }
 
 GivenFiles read_files(const fs::path& folder, const std::string& name) {
@@ -77,7 +90,8 @@ GivenFiles read_files(const fs::path& folder, const std::string& name) {
     root["model"].as_object();
     check_model(root["model"], name);
     given.added = read_tokenizer_json_added_tokens(root);
-    if (name == "TokenizersBackend") check_tokenizer_json_sections(root);
+    if (name == "TokenizersBackend" || name == "BertTokenizer") check_tokenizer_json_sections(root);
+    if (name == "BertTokenizer") check_is_bert(root);
     return given;
   }
   if (const auto path = find_sentencepiece_file(folder, name)) return read_sentencepiece_file(*path, name);
@@ -92,26 +106,29 @@ GivenFiles read_files(const fs::path& folder, const std::string& name) {
     const fs::path vocab = need("vocab.json");
     return {vocab.string(), {{"model", read_bpe_files(vocab, need("merges.txt"))}}};
   }
-  const fs::path path = need("vocab.txt");  // an MPNetTokenizer's
-  json vocab = json::object();
-  for (const auto& [token, id] : read_vocab_txt(path).vocab) vocab[token] = static_cast<uint32_t>(id);
-  return {path.string(), {{"model", {{"vocab", std::move(vocab)}}}}};
+  return read_vocab_txt_file(need("vocab.txt"));
 }
 
 /// What mezzo writes into tokenizer_config.json.
-json make_config(const TokenizerConfig& config, const std::vector<NamedToken>& tokens, TruncationSide side) {
+json make_config(const TokenizerConfig& config,
+                 const std::string& name,
+                 const std::vector<NamedToken>& tokens,
+                 TruncationSide side) {
   json result = json::object();
+  if (name == "BertTokenizer") {
+    result = {{"tokenizer_class", name},
+              {"do_lower_case", config.root().bool_or("do_lower_case", true)},
+              {"tokenize_chinese_chars", config.root().bool_or("tokenize_chinese_chars", true)},
+              {"strip_accents", config.root()["strip_accents"].value()}};
+  }
   for (const NamedToken& token : tokens) result[token.key] = token.content;
   if (config.model_max_length() != 0) result["model_max_length"] = config.model_max_length();
   if (side == TruncationSide::kLeft) result["truncation_side"] = "left";
   return result;
 }
 
-}  // namespace
-
-PipelineSpec read_pipeline_folder(const fs::path& folder, const TokenizerConfig& config, const std::string& name) {
+PipelineSpec make_spec(GivenFiles given, const TokenizerConfig& config, const std::string& name) {
   const bool as_is = name == "TokenizersBackend";
-  GivenFiles given = read_files(folder, name);
   PipelineSpec spec;
   spec.source = given.source;
   const TruncationSide side = config.truncation_side(JsonField(given.document, spec.source, "")["truncation"]);
@@ -135,31 +152,42 @@ PipelineSpec read_pipeline_folder(const fs::path& folder, const TokenizerConfig&
   }
   spec.added_tokens =
       config.added_tokens(std::move(given.added), as_is && !given.is_sentencepiece, tokens, defaults.extra).tokens();
-  spec.config = make_config(config, tokens, side);
-  const bool class_has_types = as_is || name == "DebertaV2Tokenizer" || name == "AlbertTokenizer";
+  spec.config = make_config(config, name, tokens, side);
+  const bool class_has_types = as_is || name == "BertTokenizer" || name == "DebertaV2Tokenizer";
   spec.has_token_types = config.names_token_types().value_or(class_has_types);
   if (as_is) {
     spec.document = std::move(given.document);
   } else {
     const ClassDocument document(name, config, tokens);
-    json post_processor = given.document.value("post_processor", json());
     spec.document = document.make(given);
-    if (name == "AlbertTokenizer" && !post_processor.is_null()) {  // that class makes its own before the file's is set
-      spec.document["post_processor"] = std::move(post_processor);
-    } else {
-      spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
-    }
+    spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
   }
-  // Where there is a tokenizer.json transformers leaves these settings alone, and so do classes that write the
+  // If there is a tokenizer.json, transformers ignores these settings. So do the classes, which write the
   // post-processor last.
   const JsonField root = config.root();
   const bool has_settings = root.has("add_bos_token") || root.has("add_eos_token");
-  if (given.is_sentencepiece && has_settings && (as_is || name == "AlbertTokenizer")) {
+  if (given.is_sentencepiece && has_settings && as_is) {
     spec.post_processor = [root, tokens](const PipelineSpec::FindId& find) {
       return post_processor_of_settings(root, tokens, find);
     };
   }
   return spec;
+}
+
+}  // namespace
+
+PipelineSpec read_pipeline_folder(const fs::path& folder) {
+  const TokenizerConfig config(folder);
+  std::string name = config.tokenizer_class();
+  // A bare vocab.txt is a BERT's.
+  if (name == "TokenizersBackend" && !is_there(folder / "tokenizer.json") && !is_there(folder / "tokenizer.model")) {
+    name = "BertTokenizer";
+  }
+  return make_spec(read_files(folder, name), config, name);
+}
+
+PipelineSpec read_bert_vocab(const fs::path& vocab_txt) {
+  return make_spec(read_vocab_txt_file(vocab_txt), TokenizerConfig(), "BertTokenizer");
 }
 
 }  // namespace mezzo::text

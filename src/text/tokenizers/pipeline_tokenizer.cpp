@@ -9,11 +9,11 @@
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/bpe.h"
+#include "text/tokenizers/token_model.h"
 #include "text/tokenizers/tokenizer_config.h"
 #include "text/tokenizers/tokenizer_json.h"
-#include "text/tokenizers/tokens.h"
 #include "text/tokenizers/unigram.h"
-#include "text/tokenizers/wordpiece_model.h"
+#include "text/tokenizers/wordpiece.h"
 #include "text/tokenizers/words_of_text.h"
 
 namespace mezzo::text {
@@ -32,7 +32,7 @@ std::unique_ptr<const TokenModel> read_model(const JsonField& model,
   }
   if (type == "Unigram") return std::make_unique<Unigram>(model);
   model.expect(type == "WordPiece", "BPE, Unigram or WordPiece");
-  return std::make_unique<WordPieceModel>(model);
+  return std::make_unique<WordPiece>(model);
 }
 
 /// Makes steps that write bytes as characters put a space before a text.
@@ -57,6 +57,12 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
   json with_spaces = document_["pre_tokenizer"];
   begin_with_spaces(with_spaces);
   words_pre_tokenizer_ = PreTokenizerSequence(JsonField(with_spaces, source_, "pre_tokenizer"));
+  const auto is_of_type = [&](const char* part, const char* type) {
+    return root[part].has("type") && root[part]["type"].value() == type;
+  };
+  if (is_of_type("normalizer", "BertNormalizer") && is_of_type("pre_tokenizer", "BertPreTokenizer")) {
+    bert_.emplace(read_bert_normalizer(root["normalizer"]));
+  }
   model_ = read_model(root["model"], pre_tokenizer_, words_pre_tokenizer_);
   tokens_ = model_->vocabulary();
   TORCH_CHECK_VALUE(!tokens_.empty(), source_, ": model.vocab has no token; fetch the file again");
@@ -105,6 +111,7 @@ void PipelineTokenizer::append_ids(std::string_view text,
   std::string repaired;
   if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   ModelSink sink(*model_, limit, ids);
+  BertWords bert_words(sink);
   const auto append_normalized = [&](std::string_view normalized, size_t from_first) {
     added_.normalized().split(normalized, [&](TextSplit split) {
       if (sink.full()) return;
@@ -121,6 +128,9 @@ void PipelineTokenizer::append_ids(std::string_view text,
     const size_t from_first = split.text.data() == text.data() ? character_end(text, 0) : 0;
     if (split.id >= 0) {
       ids.push_back(split.id);
+    } else if (bert_ && added_.normalized().empty()) {
+      bert_->run(split.text, bert_words);
+      bert_words.end_word();
     } else if (normalizer_.empty()) {
       append_normalized(split.text, from_first);
     } else {
@@ -178,7 +188,12 @@ std::vector<std::string> PipelineTokenizer::split_words(std::string_view text) c
   return words_of_text(text, added_, [this](std::string_view part) { return normalizer_(part); });
 }
 
-const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }
+const std::string& PipelineTokenizer::token(int32_t id) const {
+  const auto found = std::ranges::lower_bound(tokens_, id, {}, [](const auto& token) { return token.second; });
+  TORCH_CHECK_VALUE(found != tokens_.end() && found->second == id, "Tokenizer::token: no token of ", source_,
+                    " has the id ", id, "; ids go from 0 to ", tokens_.back().second);
+  return found->first;
+}
 
 void PipelineTokenizer::save(const std::filesystem::path& folder, const TokenizerSaveOptions& options) const {
   json document = document_;
@@ -200,7 +215,7 @@ void PipelineTokenizer::save(const std::filesystem::path& folder, const Tokenize
   document["version"] = "1.0";
   document["truncation"] = document["padding"] = nullptr;
   json config = config_;
-  config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes all of tokenizer.json, whatever the model
+  config.emplace("tokenizer_class", "PreTrainedTokenizerFast");  // takes all of tokenizer.json, whatever the model
   if (options.model_max_length() != 0) config["model_max_length"] = options.model_max_length();
   config["model_input_names"] = model_input_names(options.token_types() && has_token_types_);
   // Transformers 4 puts the config's setting, or false, in the place of the document's.

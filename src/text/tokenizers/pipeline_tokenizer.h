@@ -5,13 +5,14 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "mezzo/text/tokenizers/tokenizer.h"
-#include "text/tokenizers/added_vocabulary.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/post_processor.h"
 #include "text/tokenizers/pre_tokenizer.h"
@@ -61,6 +62,7 @@ class PipelineTokenizer : public Tokenizer {
   nlohmann::json document_, config_;  // without vocabulary and added tokens
   NormalizerSequence normalizer_;
   PreTokenizerSequence pre_tokenizer_, words_pre_tokenizer_;  // the latter for encode_words()
+  std::optional<BertNormalizer> bert_;  // normalizes and splits in one pass, if the parts are BERT's
   std::unique_ptr<const TokenModel> model_;
   std::vector<std::pair<std::string, int32_t>> tokens_;  // vocabulary and added tokens, ascending by id
   AddedVocabulary added_;

@@ -5,7 +5,6 @@
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
-#include "text/tokenizers/gpt2_pattern.h"
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/pattern.h"
 #include "text/tokenizers/unicode.h"
@@ -123,7 +122,8 @@ class MetaspacePreTokenizer : public PreTokenizer {
     std::string replaced;
     replaced.reserve(text.size() + 2 * replacement_.size() + text.size() / 4);
     const bool has_prefix = text.starts_with(' ') || text.starts_with(replacement_);
-    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirstWord && from_first > 0))) {
+    if (!has_prefix &&
+        (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirstWord && from_first > 0))) {
       replaced.append(replacement_);
     }
     const size_t first = std::min(from_first, text.size());
@@ -184,18 +184,12 @@ class SplitPreTokenizer : public PreTokenizer {
   std::vector<Part> find_parts(std::string_view text) const {
     std::vector<Part> parts;
     size_t done = 0;
-    for (size_t i = 0; i < text.size();) {
-      const size_t length = pattern_(text.substr(i));
-      if (length == 0) {
-        const char* p = text.data() + i;
-        decode_utf8(p);
-        i = static_cast<size_t>(p - text.data());
-        continue;
-      }
-      if (done < i) parts.push_back({done, i, invert_});
-      parts.push_back({i, i + length, !invert_});
-      done = i += length;
-    }
+    pattern_.for_each_match(text, [&](size_t begin, size_t end) {
+      if (done < begin) parts.push_back({done, begin, invert_});
+      parts.push_back({begin, end, !invert_});
+      done = end;
+      return true;
+    });
     if (done < text.size()) parts.push_back({done, text.size(), invert_});
     return parts;
   }
@@ -243,26 +237,10 @@ size_t punctuation_length(std::string_view text) {
   return is_punctuation ? static_cast<size_t>(p - text.data()) : 0;
 }
 
-size_t space_length(std::string_view text) {
-  const char* p = text.data();
-  return is_white_space(decode_utf8(p)) ? static_cast<size_t>(p - text.data()) : 0;
-}
-
-size_t spaces_length(std::string_view text) { return text.size() - trim_begin(text).size(); }
-
-/// The regular expressions of known models, which are few.
-Pattern known_split(const JsonField& field) {
-  const std::string& regex = field.as_string();
-  if (regex == "\\s") return space_length;
-  if (regex == "\\s+") return spaces_length;
-  field.expect(regex == kGpt2Pattern, "a pattern that mezzo knows: that of GPT-2, \"\\\\s\" or \"\\\\s+\"");
-  return gpt2_word_length;
-}
-
 std::unique_ptr<PreTokenizer> read_split(const JsonField& field) {
   field.allowed_keys({"type", "pattern", "behavior", "invert"});
-  return std::make_unique<SplitPreTokenizer>(read_pattern(field["pattern"], known_split),
-                                             read_behavior(field["behavior"]), field["invert"].as_bool());
+  return std::make_unique<SplitPreTokenizer>(Pattern(field["pattern"]), read_behavior(field["behavior"]),
+                                             field["invert"].as_bool());
 }
 
 std::unique_ptr<PreTokenizer> read_metaspace(const JsonField& field) {
@@ -325,7 +303,7 @@ void PreTokenizerSequence::add(const JsonField& field) {
   } else if (type == "Punctuation") {
     field.allowed_keys({"type", "behavior"});
     const Behavior behavior = field.has("behavior") ? read_behavior(field["behavior"]) : Behavior::kIsolated;
-    steps_.push_back(std::make_unique<SplitPreTokenizer>(punctuation_length, behavior, /*invert=*/false));
+    steps_.push_back(std::make_unique<SplitPreTokenizer>(Pattern(punctuation_length), behavior, /*invert=*/false));
   } else if (type == "Digits") {
     field.allowed_keys({"type", "individual_digits"});
     by_kind(field["individual_digits"].as_bool() ? digits_alone_kind : digits_kind);

@@ -17,7 +17,8 @@ class TokenModel {
   /// Appends the ids of a word, which is valid UTF-8 (or bytes, where a model reads those) and not empty.
   virtual void append_ids(std::string_view word, std::vector<int32_t>& ids) const = 0;
 
-  /// The tokens with their ids, which are distinct and ascend. Of equal tokens, which Unigram may have, the last counts.
+  /// The tokens with their ids, which are distinct and ascend. Of equal tokens, which Unigram may have, the last
+  /// counts.
   virtual std::vector<std::pair<std::string, int32_t>> vocabulary() const = 0;
 
   /// Writes what tokenizer.json says of the vocabulary: "vocab", and "merges" where there are some.

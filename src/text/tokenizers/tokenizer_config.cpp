@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 
@@ -40,7 +40,6 @@ constexpr KnownField kFields[] = {
     {"files_loaded", kNoEffect},
     {"fix_mistral_regex", kNoEffect},  // of Mistral's models
     {"is_local", kNoEffect},
-    {"keep_accents", kRead},
     {"mask_token", kRead},
     {"max_len", kRead},  // model_max_length in older files
     {"max_length", kNoEffect},
@@ -130,9 +129,7 @@ constexpr std::pair<const char*, const char*> kClasses[] = {
     {"RobertaTokenizer", "RobertaTokenizer"},
     {"XLMRobertaTokenizer", "XLMRobertaTokenizer"},
     {"CamembertTokenizer", "CamembertTokenizer"},
-    {"MPNetTokenizer", "MPNetTokenizer"},
     {"DebertaV2Tokenizer", "DebertaV2Tokenizer"},
-    {"AlbertTokenizer", "AlbertTokenizer"},
     {"PreTrainedTokenizer", "TokenizersBackend"},  // written with "Fast" behind it
     {"TokenizersBackend", "TokenizersBackend"},
 };
@@ -146,9 +143,7 @@ constexpr std::pair<const char*, const char*> kModelTypes[] = {
     {"roberta", "RobertaTokenizer"},
     {"xlm-roberta", "XLMRobertaTokenizer"},
     {"camembert", "CamembertTokenizer"},
-    {"mpnet", "MPNetTokenizer"},
     {"deberta-v2", "DebertaV2Tokenizer"},
-    {"albert", "AlbertTokenizer"},
     {"modernbert", "TokenizersBackend"},
 };
 
@@ -168,37 +163,10 @@ std::string TokenizerConfig::tokenizer_class() const {
   return exists_ || is_there(model_file_) ? "BertTokenizer" : "TokenizersBackend";
 }
 
-BertTokenizerOptions TokenizerConfig::options() const {
-  BertTokenizerOptions options;
-  options.do_lower_case(root().bool_or("do_lower_case", true))
-      .tokenize_chinese_chars(root().bool_or("tokenize_chinese_chars", true));
-  const JsonField strip = root()["strip_accents"];
-  if (!strip.is_null()) options.strip_accents(strip.as_bool());
-  options.model_max_length(model_max_length());
-  return options;
-}
-
 int64_t TokenizerConfig::model_max_length() const {
   const auto value = config_.find(config_.contains("model_max_length") ? "model_max_length" : "max_len");
   const bool is_length = value != config_.end() && value->is_number_integer() && *value > 0 && *value < (1 << 20);
   return is_length ? value->get<int64_t>() : 0;
-}
-
-void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
-  for (const auto& [key, token] : {std::pair{"unk_token", &spec.unk_token},
-                                   {"pad_token", &spec.pad_token},
-                                   {"cls_token", &spec.cls_token},
-                                   {"sep_token", &spec.sep_token},
-                                   {"mask_token", &spec.mask_token}}) {
-    if (is_dropped(key)) {
-      const bool can_be_missing = token == &spec.pad_token || token == &spec.mask_token;
-      named(key).expect(can_be_missing, "a token, which a BertTokenizer needs");
-      token->clear();
-    } else if (const auto files_token = named_token(key)) {
-      *token = files_token->content;
-    }
-  }
-  spec.needs_mask = !spec.mask_token.empty();
 }
 
 TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json,
@@ -280,7 +248,7 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
     token.content = content;
     token.special = special.contains(content);
     token.normalized = !token.special;
-    token.id = JsonField(id, file, quoted_token(content)).as_id();
+    token.id = JsonField(id, file, quoted_json(content)).as_id();
     check_token_length(file, content);
     list.add_if_new(token);
   }

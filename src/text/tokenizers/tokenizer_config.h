@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "text/io/known_fields.h"
-#include "text/tokenizers/added_token_list.h"
-#include "text/tokenizers/tokenizer_files.h"
+#include "text/tokenizers/added_tokens.h"
+#include "text/tokenizers/post_processor.h"
 
 namespace mezzo::text {
 
@@ -37,6 +37,8 @@ struct NamedToken {
 /// tokenizer_config.json with the older files beside it, as far as they make ids.
 class TokenizerConfig {
  public:
+  /// No file.
+  TokenizerConfig() = default;
   explicit TokenizerConfig(const std::filesystem::path& folder);
 
   JsonField root() const { return {config_, file_, ""}; }
@@ -47,14 +49,8 @@ class TokenizerConfig {
   /// @throws c10::ValueError  naming file and key of a class or a model type that mezzo has not.
   std::string tokenizer_class() const;
 
-  BertTokenizerOptions options() const;
-
   /// transformers writes 10^30 where there is no limit.
   int64_t model_max_length() const;
-
-  /// Names of a BertTokenizer's special tokens; a name that the config lacks keeps its value, and one that it drops
-  /// becomes empty.
-  void read_special_tokens(TokenizerSpec& spec) const;
 
   /// A named special token, which errors tell the file of.
   JsonField named(const std::string& key) const {

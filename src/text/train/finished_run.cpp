@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "mezzo/text/io/safetensors.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/run/run_folder.h"
 #include "text/run/run_identity.h"
 #include "text/setup/run_plan.h"

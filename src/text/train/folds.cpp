@@ -14,7 +14,7 @@
 #include "mezzo/text/records/run_records.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/train/trainer.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/read_file.h"
 #include "text/run/recorded_run.h"
 #include "text/run/run_folder.h"

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <deque>
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -19,10 +18,10 @@
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/io/content_hash.h"
 #include "text/io/durable_files.h"
-#include "text/io/json_file.h"
+#include "text/run/run_folder.h"
 #include "text/run/run_lock.h"
+#include "text/tune/results_file.h"
 #include "text/tune/trial_runs.h"
-#include "text/tune/trial_store.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -30,9 +29,9 @@ namespace mezzo::text {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using State = Trial::State;
 
+constexpr const char* kResults = "results.json";
 constexpr int kNotAllSaved = 3;  // the exit status of a run that ended well, without all of its checkpoints
 
 /// What decides which trials there are and how far each goes, beside what the caller says.
@@ -71,19 +70,21 @@ void say(const std::string& line) {
 
 class Search {
  public:
-  Search(const SearchOptions& options, std::vector<Trial> drawn)
-      : options_(options),
-        rungs_(search_rungs(options)),
-        lock_(prepare(options)),
-        trials_(std::move(drawn)),
-        store_(options.output / "search.db", recipe_of(options), trials_, !fs::is_empty(options.output / "trials")),
-        runs_(options) {
-    if (const auto metric = store_.metric()) {
-      metric_ = *metric;
+  Search(const SearchOptions& options, const std::vector<Trial>& drawn)
+      : options_(options), recipe_(recipe_of(options)), rungs_(search_rungs(options)), lock_(prepare(options)) {
+    if (fs::exists(results_file())) {
+      auto recorded = read_results(results_file(), recipe_, drawn);
+      metric_ = {recorded.metric, recorded.greater_is_better};
+      trials_ = std::move(recorded.trials);
+    } else {
+      trials_ = drawn;
+      record(false);
     }
+    make_folders(options.output / "trials");
+    make_folders(options.output / "logs");
     for (Trial& trial : trials_) {
       if (trial.state == State::kFailed) {
-        trial.state = State::kWaiting;  // what it failed for may be mended
+        trial.state = State::kWaiting;  // the cause may be mended
         trial.message.clear();
       }
     }
@@ -97,7 +98,7 @@ class Search {
     }
     for (size_t rung = 0; rung < rungs_.size(); ++rung) {
       if (!run_rung(rung)) {
-        write_results(false);
+        record(false);
         return result(false);
       }
       drop(rung);
@@ -121,22 +122,26 @@ class Search {
         remove_weights(folder_of(options_, trial));
       }
     }
-    write_results(true);
+    record(true);
     return result(true);
   }
 
  private:
-  /// Makes the folder where it is missing; refuses one that holds something else.
+  fs::path results_file() const { return options_.output / kResults; }
+
+  /// Makes the folder if it is missing; refuses one that holds something else.
   static fs::path prepare(const SearchOptions& options) {
-    std::error_code none;
-    TORCH_CHECK_VALUE(fs::exists(options.output / "search.db", none) || !fs::exists(options.output, none) ||
-                          (fs::is_directory(options.output, none) && fs::is_empty(options.output, none)),
-                      options.output.string(),
-                      fs::is_directory(options.output, none) ? ": holds no search, but other files" : ": is no folder",
-                      "; pass another --output.");
-    make_folders(options.output / "trials");
-    make_folders(options.output / "logs");
-    return options.output;
+    const fs::path& folder = options.output;
+    TORCH_CHECK_VALUE(!fs::exists(folder) || fs::is_directory(folder), folder.string(),
+                      ": is no folder; pass another --output.");
+    make_folders(folder);
+    const auto is_of_search = [](const fs::path& file) {  // also of one that was killed at once
+      return file.filename() == RunLock::kFile || is_leftover_of(kResults, file);
+    };
+    TORCH_CHECK_VALUE(
+        fs::exists(folder / kResults) || std::ranges::all_of(fs::directory_iterator(folder), is_of_search),
+        folder.string(), ": holds no search, but other files; pass another --output.");
+    return folder;
   }
 
   /// Returns false when it was stopped.
@@ -175,57 +180,35 @@ class Search {
     return !is_stopped;
   }
 
-  /// What run.json says of a trial.
-  struct Told {
-    bool finished = false;
-    int64_t steps = 0, total_steps = 0;
-    SearchMetric metric = {};
-    double value = 0, loss = 0;  // of the best model
-  };
-  Told told_of(const Trial& trial) const {
-    const auto file = folder_of(options_, trial) / "run.json";
-    const auto run = read_json_object(file);
-    try {
-      Told told{
-          run.at("finished"), run.at("steps"), run.at("total_steps"), {run.at("metric"), run.at("greater_is_better")}};
-      const auto number = [](const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); };
-      told.value = number(run.at("best_" + told.metric.name));
-      told.loss = number(run.at("best_loss"));
-      return told;
-    } catch (const nlohmann::json::exception&) {
-      TORCH_CHECK(false, file.string(), ": does not tell steps, metric and the best of a run.");
-    }
+  PresentRun run_of(const Trial& trial) const {
+    const auto folder = folder_of(options_, trial);
+    const auto run = read_present_run(folder);
+    TORCH_CHECK(run && !run->metric.empty(), (folder / "run.json").string(), ": is no record of a run.");
+    return *run;
   }
 
   bool has_finished(const Trial& trial) const {
-    std::error_code none;
     const auto folder = folder_of(options_, trial);
-    try {
-      return fs::exists(folder / "run.json", none) && !is_at_work(folder) && told_of(trial).finished;
-    } catch (const c10::Error&) {  // mezzo train says what is wrong with it
-      return false;
-    }
+    if (!fs::exists(folder / "run.json") || is_at_work(folder)) return false;
+    const auto run = read_present_run(folder);
+    return run && run->finished;
   }
 
-  /// What a process that ended as it should has made of the trial.
+  /// Takes the score of a process that ended well.
   void score(Trial& trial, size_t rung, double seconds) {
-    Told told;
+    PresentRun run;
     try {
-      told = told_of(trial);
-      TORCH_CHECK(
-          told.finished || static_cast<double>(told.steps) >= rungs_[rung] * static_cast<double>(told.total_steps),
-          (folder_of(options_, trial) / "run.json").string(), ": was not written at the end.");
+      run = run_of(trial);
+      TORCH_CHECK(run.finished || static_cast<double>(run.steps) >= rungs_[rung] * static_cast<double>(run.total_steps),
+                  (folder_of(options_, trial) / "run.json").string(), ": was not written at the end.");
     } catch (const c10::Error& error) {
       fail(trial, error.what_without_backtrace(), rung);
       return;
     }
-    if (metric_.name.empty()) {
-      metric_ = told.metric;
-      store_.set_metric(metric_);
-    }
+    metric_ = {run.metric, run.greater_is_better};
     trial.scores.push_back(
-        {.share = rungs_[rung], .step = told.steps, .value = told.value, .loss = told.loss, .seconds = seconds});
-    trial.state = told.finished ? State::kFinished : State::kWaiting;
+        {.share = rungs_[rung], .step = run.steps, .value = run.best, .loss = run.best_loss, .seconds = seconds});
+    trial.state = run.finished ? State::kFinished : State::kWaiting;
     note(trial, rung);
   }
 
@@ -243,8 +226,7 @@ class Search {
   }
 
   void note(const Trial& trial, size_t rung) {
-    store_.update(trial);
-    write_results(false);
+    record(false);
     tell(trial, rung);
   }
 
@@ -296,9 +278,9 @@ class Search {
     for (Trial* trial : ranked) {
       if (places-- <= 0 && trial->state == State::kWaiting) {
         trial->state = State::kDropped;
-        store_.update(*trial);
       }
     }
+    record(false);
     for (const Trial& trial : trials_) {
       if (trial.state == State::kDropped) {
         remove_weights(folder_of(options_, trial));
@@ -313,43 +295,25 @@ class Search {
             .trials = ranking()};
   }
 
-  void write_results(bool finished) const {
+  /// What is recorded is done, whatever happens next.
+  void record(bool finished) const {
     const auto found = result(finished);
-    Json trials = Json::array();
-    for (const Trial& trial : found.trials) {
-      Json settings = Json::object(), scores = Json::array();
-      for (const auto& [name, value] : trial.settings) {
-        settings[name] = value;
-      }
-      for (const auto& score : trial.scores) {
-        scores.push_back({{"share", score.share},
-                          {"step", score.step},
-                          {metric_.name, score.value},
-                          {"loss", score.loss},
-                          {"seconds", score.seconds}});
-      }
-      Json one = {{"trial", trial.number},
-                  {"state", state_name(trial.state)},
-                  {"settings", std::move(settings)},
-                  {"scores", std::move(scores)}};
-      if (!trial.message.empty()) {
-        one["error"] = trial.message;
-      }
-      trials.push_back(std::move(one));
-    }
-    const Json json = {{"finished", finished}, {"metric", metric_.name}, {"trials", std::move(trials)}};
-    write_file_atomically(options_.output / "results.json",
-                          json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    write_results(results_file(), recipe_, found);
     write_file_atomically(options_.output / "report.html", render_search(options_, found));
   }
 
+  struct Metric {
+    std::string name;
+    bool greater_is_better = true;
+  };
+
   const SearchOptions& options_;
+  const Trial::Settings recipe_;
   const std::vector<double> rungs_;
   const RunLock lock_;
   std::vector<Trial> trials_;
-  TrialStore store_;
-  TrialRuns runs_;
-  SearchMetric metric_;
+  TrialRuns runs_{options_};
+  Metric metric_;  // the name is empty until a trial has a score
 };
 
 }  // namespace
@@ -364,7 +328,7 @@ SearchResult search(const SearchOptions& options) {
   if (as_drawn.trials < options.trials) {
     say(fmt::format("{} trials: there are no more that differ", as_drawn.trials));
   }
-  return Search(as_drawn, std::move(trials)).run();
+  return Search(as_drawn, trials).run();
 }
 
 }  // namespace mezzo::text

@@ -143,7 +143,7 @@ void remove_weights(const fs::path& folder) {
 
 bool is_at_work(const fs::path& folder) {
   std::error_code none;
-  if (!fs::exists(folder / ".run.lock", none)) {
+  if (!fs::exists(folder / RunLock::kFile, none)) {
     return false;
   }
   try {

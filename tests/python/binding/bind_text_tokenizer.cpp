@@ -1,12 +1,10 @@
 #include "bindings.h"
-#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "mezzo/text/tokenizers/tokenizer.h"
 #include "text/models/known_config_fields.h"
 #include "text/tokenizers/tokenizer_config.h"
 
 namespace {
 
-using mezzo::text::BertTokenizer;
-using mezzo::text::BertTokenizerOptions;
 using mezzo::text::Tokenizer;
 
 /// str or bytes, so that texts which are no UTF-8 can be tried too. A view into the Python object.
@@ -24,24 +22,22 @@ py::tuple as_tuple(const mezzo::text::Encoding& encoding) {
   return py::make_tuple(encoding.input_ids, encoding.token_type_ids, encoding.truncated);
 }
 
-/// What every tokenizer does.
-template <class T, class Class>
-void bind_encoding(Class& tokenizer) {
+void bind_encoding(py::class_<Tokenizer, std::shared_ptr<Tokenizer>>& tokenizer) {
   tokenizer
       .def(
           "encode",
-          [](const T& self, const py::object& text, int64_t max_length) {
+          [](const Tokenizer& self, const py::object& text, int64_t max_length) {
             return as_tuple(self.encode(view(text), max_length));
           },
           py::arg("text"), py::arg("max_length") = 0)
       .def(
           "encode_pair",
-          [](const T& self, const py::object& text, const py::object& pair, int64_t max_length) {
+          [](const Tokenizer& self, const py::object& text, const py::object& pair, int64_t max_length) {
             return as_tuple(self.encode(view(text), view(pair), max_length));
           },
           py::arg("text"), py::arg("pair"), py::arg("max_length") = 0)
       .def("encode_windows",
-           [](const T& self, const py::object& text, int64_t max_length, int64_t stride) {
+           [](const Tokenizer& self, const py::object& text, int64_t max_length, int64_t stride) {
              std::vector<std::vector<int32_t>> windows;
              for (auto& window : self.encode_windows(view(text), max_length, stride)) {
                windows.push_back(std::move(window.input_ids));
@@ -50,14 +46,14 @@ void bind_encoding(Class& tokenizer) {
            })
       .def(
           "encode_words",
-          [](const T& self, const std::vector<std::string>& words, int64_t max_length) {
+          [](const Tokenizer& self, const std::vector<std::string>& words, int64_t max_length) {
             const auto encoding = self.encode_words(words, max_length);
             return py::make_tuple(encoding.input_ids, encoding.token_type_ids, encoding.truncated, encoding.word_ids);
           },
           py::arg("words"), py::arg("max_length") = 0)
       .def(
           "encode_batch",
-          [](const T& self, const py::list& texts, int64_t max_length) {
+          [](const Tokenizer& self, const py::list& texts, int64_t max_length) {
             std::vector<std::string_view> views;
             for (const auto& text : texts) views.push_back(view(text));
             std::vector<std::vector<int32_t>> ids(views.size());
@@ -69,7 +65,7 @@ void bind_encoding(Class& tokenizer) {
           },
           py::arg("texts"), py::arg("max_length") = 0)
       .def("seconds_to_encode",
-           [](const T& self, const py::list& texts) {
+           [](const Tokenizer& self, const py::list& texts) {
              std::vector<std::string_view> views;
              for (const auto& text : texts) views.push_back(view(text));
              const auto start = std::chrono::steady_clock::now();
@@ -78,17 +74,17 @@ void bind_encoding(Class& tokenizer) {
              const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
              return std::make_pair(seconds.count(), count);
            })
-      .def("split_words", [](const T& self, const py::object& text) { return self.split_words(view(text)); })
+      .def("split_words", [](const Tokenizer& self, const py::object& text) { return self.split_words(view(text)); })
       .def(
           "save",
-          [](const T& self, const std::string& folder, bool token_types, bool words) {
+          [](const Tokenizer& self, const std::string& folder, bool token_types, bool words) {
             self.save(folder, mezzo::text::TokenizerSaveOptions().token_types(token_types).words(words));
           },
           py::arg("folder"), py::arg("token_types") = true, py::arg("words") = false)
-      .def("token", &T::token)
-      .def_property_readonly("pad_id", &T::pad_id)
-      .def_property_readonly("vocab_size", &T::vocab_size)
-      .def_property_readonly("model_max_length", &T::model_max_length);
+      .def("token", &Tokenizer::token)
+      .def_property_readonly("pad_id", &Tokenizer::pad_id)
+      .def_property_readonly("vocab_size", &Tokenizer::vocab_size)
+      .def_property_readonly("model_max_length", &Tokenizer::model_max_length);
 }
 
 }  // namespace
@@ -116,24 +112,5 @@ void bind_text_tokenizer(py::module_& m) {
   tokenizer.def_static("from_pretrained", [](const std::string& folder) {
     return std::const_pointer_cast<Tokenizer>(Tokenizer::from_pretrained(folder));
   });
-  bind_encoding<Tokenizer>(tokenizer);
-
-  py::class_<BertTokenizer, std::shared_ptr<BertTokenizer>> bert(m, "BertTokenizer");
-  bert.def_static("from_pretrained", [](const std::string& folder) { return BertTokenizer::from_pretrained(folder); })
-      .def_static(
-          "from_vocab",
-          [](const std::string& vocab_txt, bool do_lower_case, std::optional<bool> strip_accents,
-             bool tokenize_chinese_chars, bool clean_text) {
-            return BertTokenizer::from_vocab(vocab_txt, BertTokenizerOptions()
-                                                            .do_lower_case(do_lower_case)
-                                                            .strip_accents(strip_accents)
-                                                            .tokenize_chinese_chars(tokenize_chinese_chars)
-                                                            .clean_text(clean_text));
-          },
-          py::arg("vocab_txt"), py::arg("do_lower_case") = true, py::arg("strip_accents") = py::none(),
-          py::arg("tokenize_chinese_chars") = true, py::arg("clean_text") = true)
-      .def_property_readonly("unk_id", &BertTokenizer::unk_id)
-      .def_property_readonly("cls_id", &BertTokenizer::cls_id)
-      .def_property_readonly("sep_id", &BertTokenizer::sep_id);
-  bind_encoding<BertTokenizer>(bert);
+  bind_encoding(tokenizer);
 }

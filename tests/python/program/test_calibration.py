@@ -131,7 +131,7 @@ def test_wrong_settings_of_train(more, message, calibrated, tmp_path):
     ('"warm"', 'softmax_temperature is "warm"'),
 ])
 def test_a_wrong_temperature_in_a_config(value, message, calibrated, tmp_path):
-    for file in ("model.safetensors", "vocab.txt", "tokenizer_config.json"):
+    for file in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / file).write_bytes((calibrated[1] / file).read_bytes())
     config = json.loads((calibrated[1] / "config.json").read_text())
     config["softmax_temperature"] = json.loads(value)

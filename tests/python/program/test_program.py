@@ -66,7 +66,7 @@ def run(small, data, tmp_path_factory):
 def test_a_run_leaves_the_promised_files_and_records(run):
     output, done = run
     assert {path.name for path in output.iterdir()} == {
-        "config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "metrics.jsonl", "report.html",
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "metrics.jsonl", "report.html",
         "run.json", "tensorboard"}
     steps, evals, ends = (records(output, event) for event in ("step", "eval", "end"))
     assert [record["step"] for record in steps] == list(range(1, 115))

@@ -256,7 +256,7 @@ def test_a_finished_run_is_left_as_it_is(data, finished):
     left_alone(arguments, finished)
 
 
-FILES = ["model.safetensors", "config.json", "vocab.txt", "tokenizer_config.json", "report.html"]
+FILES = ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "report.html"]
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
@@ -267,7 +267,7 @@ def test_a_finished_run_without_one_of_its_files_is_not_called_finished(with_che
     model = model_of(finished)
     for name in FILES:
         (finished / name).rename(finished / "aside")
-        named = "vocab.txt or tokenizer.json" if name == "vocab.txt" else name
+        named = "vocab.txt or tokenizer.json" if name == "tokenizer.json" else name
         assert refused(arguments, finished) == (
             f"mezzo train: --resume: {finished} holds a finished run without {named}. Restore the file, or add --overwrite. The run then starts from "
             "its last checkpoint, if it has one, and writes all files again.")
@@ -387,11 +387,11 @@ def test_a_run_that_fails_while_it_opens_its_folder_says_so_in_run_json(data, cu
     new = tmp_path / "new"
     arguments = flags(data, new, "--resume", cut / "checkpoints/step-4")
     calls = logged_calls(arguments, new, tmp_path / "log")
-    of_vocab = next(i for i, (_, path) in enumerate(calls, 1) if "vocab.txt" in path)
+    of_vocab = next(i for i, (_, path) in enumerate(calls, 1) if "tokenizer.json" in path)
     shutil.rmtree(new)
     assert run(arguments, **faults(new, "ENOSPC", of_vocab)).returncode == 1
     told = json.loads((new / "run.json").read_text())
-    assert told["status"] == "failed" and "vocab.txt" in told["error"] and (new / "report.html").exists()
+    assert told["status"] == "failed" and "tokenizer.json" in told["error"] and (new / "report.html").exists()
     assert run(arguments).returncode == 0
 
 

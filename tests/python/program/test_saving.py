@@ -196,7 +196,7 @@ def test_taking_the_place_of_a_run_and_being_killed_leaves_one_of_the_two(data, 
 
 def test_what_a_run_without_a_checkpoint_left_stays_together_when_its_successor_is_killed(data, whole, tmp_path):
     cut = tmp_path / "cut"
-    kept = ["metrics.jsonl", "model.safetensors", "config.json", "vocab.txt", "tokenizer_config.json"]
+    kept = ["metrics.jsonl", "model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"]
 
     def prepare():
         put_cut(cut, whole)

@@ -17,8 +17,6 @@ OPTIONS = {
     "plain": dict(user_defined_symbols=["<new>"]),
     "deberta": dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]",
                     unk_piece="[UNK]"),
-    "albert": dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-                   normalization_rule_name="nfkc_cf"),
     "bytes": dict(byte_fallback=True),
     "bpe": dict(model_type="bpe", user_defined_symbols=["<new>"], normalization_rule_name="identity"),
     "bpe-bytes": dict(model_type="bpe", byte_fallback=True, unk_piece="[unknown]"),
@@ -73,7 +71,6 @@ EXTRA = {"extra_special_tokens": ["<x>"]}
     ("camembert", "CamembertTokenizer", "sentencepiece.bpe.model", "plain", [NONE, EXTRA]),
     ("deberta-v2", "DebertaV2Tokenizer", "spm.model", "deberta", [NONE, EXTRA, {"do_lower_case": True, "split_by_punct": True}]),
     ("deberta-v2", "DebertaV2Tokenizer", "spm.model", "plain", [NONE]),
-    ("albert", "AlbertTokenizer", "spiece.model", "albert", [NONE, EXTRA, {"do_lower_case": False, "keep_accents": True}, {"add_bos_token": True}]),
     *(("modernbert", "PreTrainedTokenizerFast", "tokenizer.model", model, [NONE, {"pad_token": "<pad>"}, {"add_bos_token": True}, {"add_bos_token": False, "add_eos_token": True}])
       for model in ("plain", "bytes", "bpe", "bpe-bytes")),
 ])
@@ -144,7 +141,7 @@ def test_what_is_not_known_is_refused(change, what, trained, tmp_path):
 
 @pytest.mark.parametrize("tail, what", [
     (b"\x0a\xff", "a number is cut off"), (b"\x0a\x05ab", "the file ends inside of a field"), (b"\x0b", "is no field"),
-    (b"\x32\x01a", "the field 6 is none that mezzo knows"), (b"\x08\x01", "pieces is of another type"),
+    (b"\x32\x01a", "the field 6 is unknown to mezzo"), (b"\x08\x01", "pieces has an unexpected type"),
     (b"\x1a\x02\x38\x01", "normalizer_spec: the field 7 is none"), (b"\x0a\x03\x0a\x01\xff", "pieces: piece is not UTF-8"),
     (b"\x0a\x05\x0a\x01a\x18\x09", "type must be from 1 to 6, got 9"), (b"\xff" * 12, "cut off or too long"),
     (b"\x12\x0c\xc0\x02" + b"\xff" * 4 + b"\x7f" + b"\0" * 5, "unk_id has more than 32 bits")])
@@ -163,7 +160,7 @@ def test_pieces_made_to_have_too_many_merges_are_refused(trained, tmp_path):
 
 
 def test_a_class_without_its_file_is_refused_by_the_files_name(tmp_path):
-    for name, file in ("AlbertTokenizer", "spiece.model"), ("XLMRobertaTokenizer", "sentencepiece.bpe.model"):
+    for name, file in ("DebertaV2Tokenizer", "spm.model"), ("XLMRobertaTokenizer", "sentencepiece.bpe.model"):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
         with pytest.raises(ValueError, match=f"neither tokenizer.json nor {file} is there, which a {name} reads"):
             _mezzo.Tokenizer.from_pretrained(str(tmp_path))

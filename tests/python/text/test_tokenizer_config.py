@@ -39,8 +39,8 @@ def wordpiece():
     return tokenizer
 
 
-TOKENIZERS = {"AlbertTokenizer": unigram, "BertTokenizer": wordpiece, "CamembertTokenizer": unigram, "DebertaV2Tokenizer": unigram,
-              "MPNetTokenizer": wordpiece, "PreTrainedTokenizerFast": byte_level, "RobertaTokenizer": byte_level,
+TOKENIZERS = {"BertTokenizer": wordpiece, "CamembertTokenizer": unigram, "DebertaV2Tokenizer": unigram,
+              "PreTrainedTokenizerFast": byte_level, "RobertaTokenizer": byte_level,
               "XLMRobertaTokenizer": unigram}
 
 
@@ -67,13 +67,6 @@ def assert_loads_alike(folder, texts=TEXTS):
     assert again.encode_batch(texts) == ours.encode_batch(texts) and again.pad_id == ours.pad_id
 
 
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_mpnet_reads_vocab_txt(line_end, tmp_path):
-    write_files(tmp_path, "MPNetTokenizer")
-    (tmp_path / "vocab.txt").write_bytes("".join(token + line_end for token in WORDPIECE).encode())
-    assert_loads_alike(tmp_path)
-
-
 # --- special tokens
 # ------------------------------------------------------------------------------------------------
 
@@ -86,7 +79,6 @@ def added(content, **flags):
     ("RobertaTokenizer", "unk_token"), ("RobertaTokenizer", "mask_token"), ("RobertaTokenizer", "pad_token"),
     ("XLMRobertaTokenizer", "mask_token"), ("XLMRobertaTokenizer", "unk_token"), ("XLMRobertaTokenizer", "pad_token"),
     ("DebertaV2Tokenizer", "unk_token"), ("DebertaV2Tokenizer", "mask_token"), ("CamembertTokenizer", "mask_token"),
-    ("AlbertTokenizer", "pad_token"), ("MPNetTokenizer", "mask_token"), ("MPNetTokenizer", "pad_token"),
     ("BertTokenizer", "pad_token"), ("BertTokenizer", "mask_token"), ("PreTrainedTokenizerFast", "pad_token")])
 def test_null_drops_a_classs_token(name, key, tmp_path):
     tokenizer = TOKENIZERS[name]()
@@ -95,7 +87,7 @@ def test_null_drops_a_classs_token(name, key, tmp_path):
 
 
 @pytest.mark.parametrize("name, key", [("RobertaTokenizer", "cls_token"), ("BertTokenizer", "unk_token"), ("CamembertTokenizer", "eos_token"),
-                                       ("MPNetTokenizer", "unk_token"), ("XLMRobertaTokenizer", "bos_token")])
+                                       ("XLMRobertaTokenizer", "bos_token")])
 def test_null_is_refused_by_key_where_a_class_needs_the_token(name, key, tmp_path):
     write_files(tmp_path, name, TOKENIZERS[name](), {key: None})
     with pytest.raises(ValueError, match=f"tokenizer_config.json: {key} must be a token, which a {name} needs, got nothing"):
@@ -106,7 +98,7 @@ def test_null_is_refused_by_key_where_a_class_needs_the_token(name, key, tmp_pat
     {"bos_token": "<s>", "cls_token": added("<s>", rstrip=True)}, {"bos_token": added("<s>", rstrip=True), "cls_token": "<s>"},
     {"bos_token": added("<s>", rstrip=True)}, {"mask_token": added("<mask>", lstrip=True), "extra_special_tokens": ["<mask>"]},
     {"sep_token": added("</s>", lstrip=True), "added_tokens_decoder": {"2": added("</s>")}}], ids=str)
-@pytest.mark.parametrize("name", ["RobertaTokenizer", "MPNetTokenizer", "XLMRobertaTokenizer"])
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "XLMRobertaTokenizer"])
 def test_of_special_tokens_with_one_content_the_last_counts(name, config, tmp_path):
     assert_loads_alike(write_files(tmp_path, name, TOKENIZERS[name](), config), [*TEXTS, "a  <s>  b </s>  c <mask>  d"])
 
@@ -143,20 +135,12 @@ def test_special_tokens_map_counts_without_tokenizer_config_json(tmp_path):
     assert_loads_alike(folder)
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_albert_keeps_the_post_processor_of_tokenizer_json(given, tmp_path):
-    tokenizer = unigram()
-    if given:
-        tokenizer.post_processor = processors.TemplateProcessing("<s> $A:1", "$A </s> $B:1", [("<s>", 0), ("</s>", 2)])
-    assert_loads_alike(write_files(tmp_path, "AlbertTokenizer", tokenizer))
-
-
 # --- inputs of the model
 # ------------------------------------------------------------------------------------------------
 
 # As the classes of transformers 4.57 name them; of 5, some have other defaults.
-INPUTS = {"AlbertTokenizer": True, "BertTokenizer": True, "CamembertTokenizer": False, "DebertaV2Tokenizer": True, "DistilBertTokenizer": True,
-          "ElectraTokenizer": True, "MPNetTokenizer": False, "PreTrainedTokenizerFast": True, "RobertaTokenizer": False, "XLMRobertaTokenizer": False}
+INPUTS = {"BertTokenizer": True, "CamembertTokenizer": False, "DebertaV2Tokenizer": True, "DistilBertTokenizer": True,
+          "ElectraTokenizer": True, "PreTrainedTokenizerFast": True, "RobertaTokenizer": False, "XLMRobertaTokenizer": False}
 
 
 def saved_config(folder, target, **options):
@@ -249,7 +233,6 @@ def test_max_len_is_the_older_name_of_model_max_length(tmp_path):
 @pytest.mark.parametrize("name, tokenizer, message", [
     ("RobertaTokenizerFast", wordpiece, 'its model is "WordPiece", and the class RobertaTokenizer needs a BPE model'),
     ("RobertaTokenizer", unigram, 'its model is "Unigram", and the class RobertaTokenizer needs a BPE model'),
-    ("MPNetTokenizer", byte_level, 'its model is "BPE", and the class MPNetTokenizer needs a WordPiece model'),
     ("CamembertTokenizer", wordpiece, 'its model is "WordPiece", and the class CamembertTokenizer needs a Unigram model'),
     ("XLMRobertaTokenizer", byte_level, 'its model is "BPE", and the class XLMRobertaTokenizer needs a Unigram model')])
 def test_a_class_that_contradicts_the_file_is_refused(name, tokenizer, message, tmp_path):

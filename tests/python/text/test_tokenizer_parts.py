@@ -4,6 +4,7 @@ import base64
 import json
 import random
 import struct
+import time
 import unicodedata
 
 import _mezzo
@@ -392,21 +393,6 @@ def test_wordpiece_folders_are_read_as_berts(model_type, name, with_json, wordpi
     assert_saved_alike(ours, tmp_path / "saved", model_type, texts)
 
 
-def test_mpnet_folder(fortunes, tmp_path):
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    trained(tokenizer, trainers.WordPieceTrainer(vocab_size=4000, special_tokens=["<s>", "<pad>", "</s>", "[UNK]", "<mask>"],
-                                                 show_progress=False), fortunes)
-    for i, config in enumerate([{}, {"do_lower_case": False, "strip_accents": True}]):
-        folder = tmp_path / str(i)
-        ours = loaded(folder, tokenizer, {"tokenizer_class": "MPNetTokenizer", **config}, "mpnet")
-        theirs = AutoTokenizer.from_pretrained(str(folder))
-        texts = all_texts(fortunes, 11)
-        assert_same_ids(ours, theirs, texts)
-        assert_same_pairs(ours, theirs, texts[-200:])
-        assert_saved_alike(ours, folder / "saved", "mpnet", texts)
-
-
 N, P = normalizers, pre_tokenizers
 PARTS = {
     "nfd": (N.NFD(), None), "nfkc": (N.NFKC(), None), "nfkd": (N.NFKD(), None), "nfc": (N.NFC(), None),
@@ -504,6 +490,52 @@ def test_template_in_full_generality(byte_level, tmp_path):
     assert_same_pairs(ours, tokenizer, random_texts(15, 200))
 
 
+# Of cl100k_base (GPT-4, Qwen2), o200k_base, Llama 3, DeepSeek, Digits in groups of three, BLOOM; others that use what only Oniguruma has.
+REGEXES = [
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯ]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)",
+    r" ?[^(\s|[.,!?…。，、।۔،])]+", r"(?=[A-Z])", r"(?<=[a-z])(?=[A-Z])", r"x*", r"\b", r"^", r"$", r"(?m:.)", r"(\w)\1", r"\h+", r"\X", r"\R", r"(?<![\p{L}])e",
+    r"[[:punct:]]", r"[\u0300-\u036f]", r"\p{Han}|\p{Emoji}", r"(?:)", r"a++b|a(?>b+)c", r"\s{2,}|[\n\r\t]", r"  +", r"\s",
+]
+
+
+@pytest.mark.parametrize("regex", REGEXES)
+def test_any_regular_expression_splits_and_replaces(regex, byte_level, tmp_path):
+    texts = random_texts(31, 150) + ["", "x", "axxb", "helloWorld ABc", "aabbcc 1234567", "don't DON'T\r\n\r\n  x", "\x00\x00", "e\u0301\u200d👩‍💻", " " * 300, "a" * 5000]
+    for i, behavior in enumerate(["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]):
+        tokenizer = copy_of(byte_level)
+        split = pre_tokenizers.Split(Regex(regex), behavior, invert=i % 2 == 1)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        assert_same_ids(loaded(tmp_path / behavior, tokenizer), tokenizer, texts)
+    tokenizer = copy_of(byte_level)
+    tokenizer.normalizer = normalizers.Replace(Regex(regex), "<é>")
+    assert_same_ids(loaded(tmp_path / "replace", tokenizer), tokenizer, texts)
+
+
+def test_a_regular_expression_reads_invalid_utf8_as_replacement_characters(byte_level, tmp_path):
+    tokenizer = copy_of(byte_level)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(REGEXES[0]), "isolated"),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    ours = loaded(tmp_path, tokenizer)
+    rng = random.Random(32)
+    for _ in range(300):
+        text = bytes(rng.choice([0x20, 0x41, 0x61, 0xC3, 0xA9, 0xE4, 0xBD, 0xA0, 0xF0, 0x9F, 0xFF, 0x00]) for _ in range(rng.randint(0, 20)))
+        assert ours.encode(text) == ours.encode(text.decode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("regex", [r"(a|a)*$", r"(x+x+)+y", r"(.*)*\d"])
+def test_a_regular_expression_that_takes_for_ever_is_an_error_in_one_line(regex, byte_level, tmp_path):
+    tokenizer = copy_of(byte_level)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(regex), "isolated")
+    ours = loaded(tmp_path, tokenizer)
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex: the regular expression takes too many steps for a text of \d+ bytes"):
+        ours.encode("a" * 3000 + "x" * 3000 + "!")
+    assert time.monotonic() - start < 10
+    assert ours.encode("a")
+
+
 def test_added_tokens_with_random_flags(byte_level, tmp_path):
     rng = random.Random(16)
     contents = ["<x>", "<x><y>", "<", "Foo", "foo", " bar", "bar ", "é", "漢字", "a b", "\t", "hello", "!", "1", "don", "  "]
@@ -536,13 +568,13 @@ TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "t
     (lambda d: d["model"]["vocab"].update(a=-1), r"model.vocab\[\"a\"\] must be an id"),
     (lambda d: d["model"]["vocab"].update(a=0), r"model.vocab gives the id 0 to both"),
     (lambda d: d.update(normalizer={"type": "Nmt"}), r"normalizer must be one of NFC.* got \"Nmt\""),
-    (lambda d: d.update(normalizer={"type": "Replace", "pattern": {"Regex": "x+"}, "content": ""}),
-     r"normalizer.pattern.Regex must be a pattern that mezzo knows.*got \"x\+\""),
+    (lambda d: d.update(normalizer={"type": "Replace", "pattern": {"Regex": "(x"}, "content": ""}),
+     r"normalizer.pattern.Regex is no regular expression of Oniguruma: \"end pattern with unmatched parenthesis\""),
     (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAA"}), "is no base64"),
     (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "/////w=="}), "are no charsmap"),
     (lambda d: d.update(pre_tokenizer={"type": "UnicodeScripts"}), r"pre_tokenizer must be one of .* got \"UnicodeScripts\""),
-    (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": False}),
-     r"pre_tokenizer.pattern.Regex must be a pattern that mezzo knows"),
+    (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "x" * 65537}, "behavior": "Isolated", "invert": False}),
+     r"pre_tokenizer.pattern.Regex must be a regular expression of at most 65536 bytes"),
     (lambda d: d.update(post_processor={"type": "Odd"}), r"post_processor must be one of .* got \"Odd\""),
     (lambda d: d["post_processor"].update(cls=["<s>", 8000]), r"post_processor.cls\[1\] must be an id below 8000.* got 8000"),
     (lambda d: (d["model"].update(continuing_subword_prefix="#"), d["model"]["vocab"].update({"é": 8000}),

@@ -78,7 +78,7 @@ TEST_F(LoadRowsTest, RefusesPairsAmongSingleTexts) {
   EXPECT_EQ(error("f.jsonl", "{\"text\": \"a\", \"text_pair\": 1, \"label\": 1}"),
             "f.jsonl:1: row 1: the text_pair is a number, not a string.");
   EXPECT_EQ(error("f.jsonl", "{\"text_pair\": \"\", \"text\": \"a\", \"text_pair\": \"\", \"label\": 1}"),
-            "f.jsonl:1: row 1: the row has two keys \"text_pair\".");
+            "f.jsonl:1: row 1: the key 'text_pair' occurs twice in one object. Keep one.");
   EXPECT_EQ(error("f.csv", "text,text_pair,text_pair,label\n"), "f.csv:1: two columns 'text_pair'. Rename one.");
 }
 
@@ -431,19 +431,23 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
             "a.json:4: row 3: the row has no key 'text' among 'label'. Pass --text-column NAME.");
   EXPECT_EQ(at_row("{\"text\": \"c\"}"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("{\"text\": null, \"label\": 1}"), "a.json:4: row 3: the text is null, not a string.");
-  EXPECT_EQ(at_row("{\"text\": \"c\",\n\"text\": \"d\"}"), "a.json:5: row 3: the row has two keys \"text\".");
-  EXPECT_EQ(at_row("{\"label\": 1, \"label\": 1}"), "a.json:4: row 3: the row has two keys \"label\".");
+  EXPECT_EQ(at_row("{\"text\": \"c\",\n\"text\": \"d\"}"),
+            "a.json:5: row 3: the key 'text' occurs twice in one object. Keep one.");
+  EXPECT_EQ(at_row("{\"label\": 1, \"label\": 1}"),
+            "a.json:4: row 3: the key 'label' occurs twice in one object. Keep one.");
   const auto copied = [&](std::string_view row) { return error("a.jsonl", row, no_labels().other_columns(true)); };
-  EXPECT_EQ(copied(R"({"text": "c", "x": 1, "y": 1, "x": 2})"), "a.jsonl:1: row 1: the row has two keys \"x\".");
-  EXPECT_EQ(copied(R"({"text": "c", "label": 1, "label": 2})"), "a.jsonl:1: row 1: the row has two keys \"label\".");
+  EXPECT_EQ(copied(R"({"text": "c", "x": 1, "y": 1, "x": 2})"),
+            "a.jsonl:1: row 1: the key 'x' occurs twice in one object. Keep one.");
+  EXPECT_EQ(copied(R"({"text": "c", "label": 1, "label": 2})"),
+            "a.jsonl:1: row 1: the key 'label' occurs twice in one object. Keep one.");
   EXPECT_EQ(copied(R"({"text": "c", "x": [{"a": 1, "a": 2}]})"),
             "a.jsonl:1: row 1: the key 'a' occurs twice in one object. Keep one.");
   EXPECT_EQ(load("a.jsonl", R"({"text": "c", "x": {"a": 1}, "y": [{"a": 1}, {"a": 1}], "a": 2})",
                  no_labels().other_columns(true))
                 .others,
             Strings{R"({"x":{"a":1},"y":[{"a":1},{"a":1}],"a":2})"});
-  EXPECT_EQ(load("a.jsonl", R"({"text": "c", "label": 1, "x": 1, "x": {"a": 1, "a": 2}})").texts,
-            Strings{"c"});  // not copied
+  EXPECT_EQ(error("a.jsonl", R"({"text": "c", "label": 1, "x": {"a": 1, "a": 2}})"),
+            "a.jsonl:1: row 1: the key 'a' occurs twice in one object. Keep one.");  // also if nobody reads it
   for (const char* text : {"\\ud83d", "\\ude00", "\\ud83d\\u0041"}) {
     EXPECT_EQ(at_row("[\"" + std::string(text) + "\", 1]"),
               "a.json:4: row 3: not valid JSON: half a surrogate pair in a string.");

@@ -149,13 +149,13 @@ TEST_F(SafetensorsTest, RefusesNestingThatCouldExhaustTheStack) {
 
 TEST_F(SafetensorsTest, RefusesRepeatedNames) {
   EXPECT_EQ(error_of_header(kOneFloat.substr(0, kOneFloat.size() - 1) + "," + kOneFloat.substr(1), "1234"),
-            "m: header, byte 66: the name 'a' stands there twice.");
+            "m: header, byte 65: the key 'a' occurs twice in one object. Keep one.");
   EXPECT_EQ(error_of_header(R"({"__metadata__":{},"__metadata__":{}})"),
-            "m: header, byte 42: the name '__metadata__' stands there twice.");
+            "m: header, byte 41: the key '__metadata__' occurs twice in one object. Keep one.");
   EXPECT_EQ(error_of_header(R"({"__metadata__":{"k":"1","k":"2"}})"),
-            "m: header, byte 40: __metadata__ holds 'k' twice.");
+            "m: header, byte 36: the key 'k' occurs twice in one object. Keep one.");
   EXPECT_EQ(error_of_header(R"({"a":{"dtype":"F32","dtype":"F32","shape":[0],"data_offsets":[0,0]}})"),
-            "m: header, byte 36: tensor 'a': dtype stands there twice.");
+            "m: header, byte 35: the key 'dtype' occurs twice in one object. Keep one.");
 }
 
 TEST_F(SafetensorsTest, RefusesMetadataOtherThanStrings) {

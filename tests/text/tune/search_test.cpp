@@ -9,13 +9,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "text/scratch_folder.h"
-#include "text/tune/trial_store.h"
+#include "text/tune/results_file.h"
 
 namespace mezzo::text {
 namespace {
@@ -39,11 +38,11 @@ class SearchTest : public testing::Test {
       const bool is_done = share == 1;
       return std::vector<std::string>{
           "/bin/sh", "-c",
-          fmt::format(
-              "echo trained to {0}; mkdir -p {1}/checkpoints; echo weights > {1}/model.safetensors; "
-              "echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {2}, \"total_steps\": 90, "
-              "\"best_accuracy\": {3}, \"best_loss\": 0.5, \"finished\": {4}}}' > {1}/run.json",
-              share, folder.string(), std::ceil(share * 90), std::stod(worth) / 1e6, is_done)};
+          fmt::format("echo trained to {0}; mkdir -p {1}/checkpoints; echo weights > {1}/model.safetensors; "
+                      "echo '{{\"environment\": {{\"mezzo\": \"1\"}}, \"metric\": \"accuracy\", \"greater_is_better\": "
+                      "true, \"steps\": {2}, \"total_steps\": 90, "
+                      "\"best_accuracy\": {3}, \"best_loss\": 0.5, \"finished\": {4}}}' > {1}/run.json",
+                      share, folder.string(), std::ceil(share * 90), std::stod(worth) / 1e6, is_done)};
     };
     options.stop_requested = [] { return false; };
     return options;
@@ -289,137 +288,59 @@ TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
   EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("holds no search, but other files")));
 }
 
-TEST_F(SearchTest, AStoreTellsDamageFromOthersDatabases) {
-  const auto file = folder_ / "search.db";
-  std::ofstream(file) << "this is no database, but text of some length that SQLite looks at, and then refuses to read";
-  std::vector<Trial> trials;
-  EXPECT_THAT([&] { TrialStore(file, {}, trials); }, ThrowsMessage<c10::Error>(HasSubstr("search.db: file is not")));
-}
-
-TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
-  const auto file = folder_ / "search.db";
-  std::vector<Trial> trials = draw_trials(options());
-  {
-    TrialStore store(file, {{"a", "1"}}, trials);
-    EXPECT_FALSE(store.metric());
-    store.set_metric({"loss", false});
-    trials[1].scores = {{.share = 0.5, .step = 7, .value = std::nan(""), .loss = 0.75, .seconds = 1.5},
-                        {.share = 1, .value = 0.25}};
-    trials[1].state = State::kFailed;
-    trials[1].message = "it's \"broken\"";
-    store.update(trials[1]);
-  }
-  std::vector<Trial> again = draw_trials(options());
-  TrialStore store(file, {{"a", "1"}}, again);
-  EXPECT_EQ(store.metric()->name, "loss");
-  EXPECT_FALSE(store.metric()->greater_is_better);
-  ASSERT_EQ(again.size(), 9U);
-  EXPECT_EQ(again[8].settings, trials[8].settings);
-  EXPECT_EQ(again[1].message, trials[1].message);
-  EXPECT_EQ(again[1].state, State::kFailed);
-  ASSERT_EQ(again[1].scores.size(), 2U);
-  EXPECT_TRUE(std::isnan(again[1].scores[0].value));
-  EXPECT_EQ(again[1].scores[0].step, 7);
-  EXPECT_EQ(again[1].scores[0].loss, 0.75);
-  EXPECT_EQ(again[1].scores[1].value, 0.25);
-  EXPECT_TRUE(std::isnan(again[1].scores[1].loss));
-  auto others = draw_trials(options());
+TEST_F(SearchTest, ReadsTheResultsThatItWrote) {
+  const auto file = folder_ / "results.json";
+  const auto drawn = draw_trials(options());
+  SearchResult written{.finished = true, .metric = "loss", .greater_is_better = false, .trials = drawn};
+  written.trials[1].scores = {{.share = 1.0 / 3, .step = 7, .value = std::nan(""), .loss = 0.75, .seconds = 1.5},
+                              {.share = 1, .value = 0.1}};
+  written.trials[1].state = State::kFailed;
+  written.trials[1].message = "it's \"broken\"";
+  std::ranges::reverse(written.trials);  // they are sorted by score there
+  write_results(file, {{"a", "1"}}, written);
+  const auto read = read_results(file, {{"a", "1"}}, drawn);
+  EXPECT_TRUE(read.finished);
+  EXPECT_EQ(read.metric, "loss");
+  EXPECT_FALSE(read.greater_is_better);
+  ASSERT_EQ(read.trials.size(), 9U);
+  for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(read.trials[i].settings, drawn[i].settings);
+  const Trial& failed = read.trials[1];
+  EXPECT_EQ(failed.message, "it's \"broken\"");
+  EXPECT_EQ(failed.state, State::kFailed);
+  ASSERT_EQ(failed.scores.size(), 2U);
+  EXPECT_EQ(failed.scores[0].share, 1.0 / 3);
+  EXPECT_TRUE(std::isnan(failed.scores[0].value));
+  EXPECT_EQ(failed.scores[0].step, 7);
+  EXPECT_EQ(failed.scores[0].loss, 0.75);
+  EXPECT_EQ(failed.scores[1].value, 0.1);
+  EXPECT_TRUE(std::isnan(failed.scores[1].loss));
+  auto others = drawn;
   others[3].settings.front().second = "0";
-  EXPECT_THAT([&] { TrialStore(file, {{"a", "1"}}, others); },
+  EXPECT_THAT([&] { read_results(file, {{"a", "1"}}, others); },
               ThrowsMessage<c10::ValueError>(HasSubstr("trial 4 has other settings than this search draws")));
 }
 
-/// A search as it was before something happened to its file; what is told of that is one line.
-class DamagedStoreTest : public SearchTest {
- protected:
-  void SetUp() override {
-    auto trials = draw();
-    TrialStore store(file_, {{"a", "1"}}, trials);
-    store.set_metric({"accuracy", true});
-    trials[2].state = State::kFailed;
-    trials[2].message = "no room";
-    trials[0].scores = {{.share = 0.5, .step = 7, .value = -std::nan(""), .loss = 0.5, .seconds = 1.5},
-                        {.share = 1, .value = 0.1}};
-    trials[0].state = State::kFinished;
-    trials[1].scores = {{.share = 0.5, .step = 7, .value = -0.0, .seconds = 0.1}};
-    trials[1].state = State::kDropped;
-    for (const Trial& trial : trials) store.update(trial);
-    trials_ = trials;
-  }
-
-  /// Whether it can be read, in which case it must hold what was written.
-  bool opens() {
-    auto trials = draw();
-    std::optional<SearchMetric> metric;
+TEST_F(SearchTest, ResultsThatAreCutOffAreRefusedInOneLine) {
+  const auto of = options();
+  search(of);
+  const auto file = of.output / "results.json";
+  for (auto size = fs::file_size(file) - 1; size-- > 0;) {
+    fs::resize_file(file, size);
     try {
-      metric = TrialStore(file_, {{"a", "1"}}, trials, /*has_begun=*/true).metric();
-    } catch (const c10::Error& error) {
+      search(of);
+      ADD_FAILURE() << size;
+    } catch (const c10::ValueError& error) {
       EXPECT_EQ(std::string(error.what_without_backtrace()).find('\n'), std::string::npos);
-      return false;
     }
-    EXPECT_EQ(told(trials), told(trials_));
-    EXPECT_TRUE(metric && metric->name == "accuracy" && metric->greater_is_better);
-    return true;
-  }
-
-  static std::string told(const std::vector<Trial>& trials) {
-    std::string all;
-    for (const Trial& trial : trials) {
-      all += fmt::format("{} {} {}", trial.number, state_name(trial.state), trial.message);
-      const auto same = [](double value) { return std::isnan(value) ? "NaN" : fmt::format("{}", value + 0.0); };
-      for (const auto& [share, step, value, loss, seconds] : trial.scores) {  // as the hash has them
-        all += fmt::format(" {} {} {} {} {}", share, step, same(value), same(loss), seconds);
-      }
-    }
-    return all;
-  }
-
-  std::vector<Trial> draw() const {
-    auto of = options();
-    of.trials = 3;
-    return draw_trials(of);
-  }
-
-  const fs::path file_ = folder_ / "search.db";
-  std::vector<Trial> trials_;  // what was written
-};
-
-TEST_F(DamagedStoreTest, CutOffAtEveryByteItIsReadOrRefused) {
-  ASSERT_TRUE(opens());
-  for (auto size = fs::file_size(file_); size-- > 0;) {
-    fs::resize_file(file_, size);
-    EXPECT_FALSE(opens()) << size;
   }
 }
 
-TEST_F(SearchTest, ADatabaseThatWasEmptiedIsNoSearchToBeginAnew) {
-  search(options());
-  for (const int size : {1, 0}) {
-    fs::resize_file(options().output / "search.db", size);
-    EXPECT_THAT([&] { search(options()); },
-                ThrowsMessage<c10::ValueError>(HasSubstr("search.db: is empty, though there are trials")));
-  }
-  fs::remove_all(options().output / "trials");
-  fs::create_directory(options().output / "trials");  // as one is left that was killed at once
-  EXPECT_TRUE(search(options()).finished);
-}
-
-TEST_F(DamagedStoreTest, WithAnyBitTurnedOverItSaysTheSameOrIsRefused) {
-  std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
-  const std::string whole{std::istreambuf_iterator<char>(file), {}};
-  int refused = 0;
-  for (size_t i = 0; i < whole.size(); ++i) {
-    const size_t begin = i < 8 ? 0 : i - 8;
-    if (whole.find_first_not_of('\0', begin) > i + 8) continue;  // most of its pages are room for more
-    for (int bit = 0; bit < 8; ++bit) {
-      SCOPED_TRACE(std::to_string(i) + ", bit " + std::to_string(bit));
-      file.seekp(static_cast<std::streamoff>(i)).put(static_cast<char>(whole[i] ^ (1 << bit))).flush();
-      refused += opens() ? 0 : 1;
-    }
-    file.seekp(static_cast<std::streamoff>(i)).put(whole[i]).flush();
-  }
-  EXPECT_GT(refused, 0);
-  EXPECT_TRUE(opens());
+TEST_F(SearchTest, ResumesAfterItWasKilledAtOnce) {
+  const auto of = options();
+  fs::create_directories(of.output);
+  std::ofstream(of.output / ".run.lock") << "process 1 on host\n";
+  std::ofstream(of.output / ".results.json.123.0.tmp") << "{";
+  EXPECT_TRUE(search(of).finished);
 }
 
 TEST_F(SearchTest, SettingsStayWithinNarrowRanges) {

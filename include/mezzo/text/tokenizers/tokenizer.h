@@ -39,20 +39,25 @@ struct TokenizerSaveOptions {
 /// Thread-safe: a tokenizer never changes after it is made.
 ///
 /// @code
-/// auto tokenizer = mezzo::text::Tokenizer::from_pretrained("bert-base-chinese");
+/// auto tokenizer = mezzo::text::Tokenizer::from_pretrained(mezzo::text::model_folder("bert-base-chinese"));
 /// auto encoding = tokenizer->encode("今天天气很好", /*max_length=*/128);
 /// @endcode
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Loads the tokenizer of a Hugging Face folder, whatever its kind, as `AutoTokenizer.from_pretrained` does. A folder
-  /// of BERT, DistilBERT or ELECTRA makes a `BertTokenizer`. `PreTrainedTokenizerFast` and ModernBERT take all of
-  /// tokenizer.json: WordPiece, byte-level or plain BPE, or Unigram, with normalizers, pre-tokenizers and
-  /// post-processors. Those of RoBERTa, XLM-R, CamemBERT, MPNet, DeBERTa-v2 and ALBERT take its vocabulary and added
-  /// tokens, and make the rest by `tokenizer_config.json`. Without tokenizer.json, RoBERTa reads vocab.json and
-  /// merges.txt, MPNet vocab.txt, and the others sentencepiece's model: `sentencepiece.bpe.model` (XLM-R, CamemBERT),
-  /// `spm.model` (DeBERTa-v2), `spiece.model` (ALBERT), or `tokenizer.model`.
+  /// Loads the tokenizer of a Hugging Face folder, as `AutoTokenizer.from_pretrained` does.
+  ///
+  /// - `PreTrainedTokenizerFast` and ModernBERT take all of tokenizer.json: WordPiece, byte-level or plain BPE, or
+  ///   Unigram, with normalizers, pre-tokenizers and post-processors.
+  /// - BERT, DistilBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT and DeBERTa-v2 take its vocabulary and added
+  ///   tokens, and make the rest by `tokenizer_config.json`.
+  /// - Without tokenizer.json, BERT reads vocab.txt, and RoBERTa reads vocab.json and merges.txt. The others
+  ///   read sentencepiece's model: `sentencepiece.bpe.model` (XLM-R, CamemBERT), `spm.model` (DeBERTa-v2),
+  ///   or `tokenizer.model`.
+  ///
+  /// Unlike transformers, a BERT vocabulary that lacks a special token is refused: the token's id would be beyond the
+  /// rows of the model's embedding.
   /// @throws c10::ValueError  for files that are missing, broken, or of a kind that mezzo has not;
   ///     the message names the file and what was found.
   static std::shared_ptr<const Tokenizer> from_pretrained(const std::filesystem::path& folder);

@@ -92,12 +92,12 @@ std::string to_string(const Trial::Settings& settings);
 /// options.
 std::vector<Trial> draw_trials(const SearchOptions& options);
 
-/// Runs the trials (those that failed before, again), and leaves in `output`: search.db (SQLite; what is done stays
-/// done, and the same call goes on), trials/N, a run each, logs/N.txt, what it printed, report.html and results.json.
+/// Runs the trials (those that failed before, again). Writes into `output`: results.json (recipe, trials and scores, by
+/// which the same call goes on), trials/N, a run each, logs/N.txt, the output of that run, and report.html.
 /// Prints a line for each part that ends. Trials that go no further, and at the end all but the best, lose model and
 /// checkpoints.
 /// @throws c10::ValueError  where `output` holds something else, or a search with another recipe, which is named;
-///   c10::Error  where no trial was trained to its end, or SQLite fails.
+///   c10::Error  if no trial was trained to its end.
 SearchResult search(const SearchOptions& options);
 
 /// A page like that of `mezzo train`.

@@ -1,4 +1,4 @@
-#include "text/io/json_reader.h"
+#include "text/io/json.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -7,11 +7,10 @@
 #include <charconv>
 #include <cmath>
 #include <locale>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <utility>
 
+#include "text/io/read_file.h"
 #include "text/io/utf8.h"
 
 namespace mezzo::text {
@@ -110,23 +109,23 @@ char JsonReader::first_in_array() {
 
 void JsonReader::open(char bracket) {
   expect(bracket, bracket == '{' ? "'{'" : "'['");
-  if (open_is_empty_.size() == kMaxDepth) fail(fmt::format("JSON nested more than {} deep", kMaxDepth));
-  open_is_empty_.push_back(true);
+  if (open_.size() == kMaxDepth) fail(fmt::format("JSON nested more than {} deep", kMaxDepth));
+  open_.emplace_back();
 }
 
 bool JsonReader::next(char closing) {
   skip_space();
   if (at(closing)) {
     input_.skip(1);
-    open_is_empty_.pop_back();
+    open_.pop_back();
     return false;
   }
-  if (!open_is_empty_.back()) {
+  if (!open_.back().is_empty) {
     expect(',', closing == '}' ? "',' or '}'" : "',' or ']'");
     skip_space();
     if (at(closing)) fail("not valid JSON: a comma before the closing bracket");
   }
-  open_is_empty_.back() = false;
+  open_.back().is_empty = false;
   return true;
 }
 
@@ -137,6 +136,8 @@ bool JsonReader::next_element() { return next(']'); }
 bool JsonReader::next_key(std::string& key) {
   if (!next('}')) return false;
   key = string();
+  const bool is_first = open_.back().keys.insert(key).second;
+  if (!is_first) fail(fmt::format("the key '{}' occurs twice in one object. Keep one", key));
   expect(':', "':'");
   return true;
 }
@@ -247,59 +248,39 @@ std::string JsonReader::copy() {
   return text;
 }
 
-/// Reads past a value and adds it to `copy`, where there is one.
+/// Reads past a value and appends it to `copy`, unless that is null. Calls itself as deep as values are nested, at most
+/// kMaxDepth.
 void JsonReader::walk(std::string* copy) {
-  struct Open {
-    bool is_object;
-    bool is_empty = true;
-    std::set<std::string> keys = {};  // that are copied
-  };
-  std::string key;
-  std::vector<Open> open;  // the values opened here
   const auto add = [&](std::string_view text) {
     if (copy != nullptr) *copy += text;
   };
-  const auto add_string = [&](const std::string& text) {
-    if (copy != nullptr) *copy += nlohmann::json(text).dump();
+  bool is_first = true;
+  const auto add_comma = [&] {
+    if (!std::exchange(is_first, false)) add(",");
   };
-  /// Whether another value comes next in the innermost that is open.
-  const auto next_member = [&] {
-    Open& inner = open.back();
-    if (!(inner.is_object ? next_key(key) : next_element())) return false;
-    if (!std::exchange(inner.is_empty, false)) add(",");
-    if (inner.is_object) {
-      const bool is_second = copy != nullptr && !inner.keys.insert(key).second;
-      if (is_second) fail(fmt::format("the key '{}' occurs twice in one object. Keep one", key));
-      add_string(key);
-      add(":");
+  switch (peek()) {
+    case Type::kObject:
+      begin_object();
+      add("{");
+      for (std::string key; next_key(key); walk(copy)) {
+        add_comma();
+        if (copy != nullptr) add(quoted_json(key) + ":");
+      }
+      return add("}");
+    case Type::kArray:
+      begin_array();
+      add("[");
+      for (; next_element(); walk(copy)) add_comma();
+      return add("]");
+    case Type::kString: {
+      const std::string text = string();
+      if (copy != nullptr) add(quoted_json(text));
+      return;
     }
-    return true;
-  };
-  do {
-    switch (peek()) {
-      case Type::kObject:
-        begin_object();
-        open.push_back({true});
-        add("{");
-        break;
-      case Type::kArray:
-        begin_array();
-        open.push_back({false});
-        add("[");
-        break;
-      case Type::kString: add_string(string()); break;
-      case Type::kNumber: add(number()); break;
-      case Type::kBool: add(boolean() ? "true" : "false"); break;
-      case Type::kNull:
-        literal("null");
-        add("null");
-        break;
-    }
-    while (!open.empty() && !next_member()) {
-      add(open.back().is_object ? "}" : "]");
-      open.pop_back();
-    }
-  } while (!open.empty());
+    case Type::kNumber: return add(number());
+    case Type::kBool: return add(boolean() ? "true" : "false");
+    case Type::kNull: literal("null"); return add("null");
+  }
 }
 
 bool JsonReader::at_end() {
@@ -309,6 +290,86 @@ bool JsonReader::at_end() {
 
 void JsonReader::expect_end() {
   if (!at_end()) fail("not valid JSON: more text after its end");
+}
+
+nlohmann::json JsonReader::value() {
+  switch (peek()) {
+    case Type::kObject: {
+      nlohmann::json object = nlohmann::json::object();
+      begin_object();
+      for (std::string key; next_key(key);) {
+        nlohmann::json member = value();
+        object.emplace(key, std::move(member));
+      }
+      return object;
+    }
+    case Type::kArray: {
+      nlohmann::json array = nlohmann::json::array();
+      begin_array();
+      while (next_element()) array.push_back(value());
+      return array;
+    }
+    case Type::kString: return string();
+    case Type::kBool: return boolean();
+    case Type::kNull: skip(); return nullptr;
+    case Type::kNumber: break;
+  }
+  const std::string_view text = number();
+  const auto parse = [&](auto& number) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && end == text.data() + text.size();
+  };
+  if (uint64_t whole = 0; parse(whole)) return whole;
+  if (int64_t whole = 0; parse(whole)) return whole;
+  double real = 0;
+  parse(real);  // stays 0 for a number below the smallest
+  return real;
+}
+
+namespace {
+
+nlohmann::json read_document(JsonReader& reader) {
+  nlohmann::json json = reader.value();
+  reader.expect_end();
+  return json;
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  TextInput input(text);
+  JsonReader reader(input, [&] { return where; });
+  return read_document(reader);
+}
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  constexpr uint64_t kMaxBytes = uint64_t{256} << 20;  // far above any tokenizer's file, the largest that we read
+  const std::string contents = read_file(path, kMaxBytes);
+  check_is_utf8_text(path.string(), contents);
+  std::string_view text = contents;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  TextInput input(text);
+  JsonReader reader(input, [&] { return fmt::format("{}:{}: ", path.string(), reader.line()); });
+  return read_document(reader);
+}
+
+nlohmann::json read_json_object(const std::filesystem::path& path) {
+  nlohmann::json json = read_json(path);
+  TORCH_CHECK_VALUE(json.is_object(), path.string(), ": the file holds a JSON ", json.type_name(), ", not an object.");
+  return json;
+}
+
+std::string quoted_json(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+void add_json_member(std::string& object, std::string_view name, std::string_view value) {
+  if (object.empty()) {
+    object = "{";
+  } else {
+    object.back() = ',';
+  }
+  object.append(quoted_json(name)).append(":").append(value).append("}");
 }
 
 }  // namespace mezzo::text

@@ -1,4 +1,4 @@
-#include "text/tokenizers/protobuf_reader.h"
+#include "text/io/protobuf.h"
 
 #include <c10/util/Exception.h>
 
@@ -11,10 +11,9 @@ namespace mezzo::text {
 
 void ProtobufReader::fail(const std::string& what) const {
   TORCH_CHECK_VALUE(false, where_, ": ", what, "; fetch the file again");
-  std::abort();  // not reached
 }
 
-void ProtobufReader::refuse_field() const { fail("the field " + std::to_string(field_) + " is none that mezzo knows"); }
+void ProtobufReader::refuse_field() const { fail("the field " + std::to_string(field_) + " is unknown to mezzo"); }
 
 uint64_t ProtobufReader::varint() {
   uint64_t value = 0;
@@ -41,14 +40,14 @@ bool ProtobufReader::next_field() {
   const uint64_t tag = varint();
   const uint64_t wire = tag & 7, field = tag >> 3;
   const bool is_known = wire == 0 || wire == 1 || wire == 2 || wire == 5;
-  if (!is_known || field == 0 || field >= uint64_t{1} << 29) fail("what is no field of a sentencepiece model follows");
+  if (!is_known || field == 0 || field >= uint64_t{1} << 29) fail("a field has an unknown type or number");
   wire_ = static_cast<Wire>(wire);
   field_ = static_cast<uint32_t>(field);
   return true;
 }
 
 void ProtobufReader::expect(Wire wire, const char* name) const {
-  if (wire_ != wire) fail(std::string(name) + " is of another type than in sentencepiece models");
+  if (wire_ != wire) fail(std::string(name) + " has an unexpected type");
 }
 
 std::string_view ProtobufReader::bytes(const char* name) {

@@ -1,19 +1,41 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "text/io/text_input.h"
 
 namespace mezzo::text {
 
+/// The value of a JSON text, as JsonReader reads it.
+/// @param where  the beginning of an error message
+/// @throws c10::ValueError  for a text that JsonReader refuses
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+/// The value in a file; messages begin with its name and the line.
+nlohmann::json read_json(const std::filesystem::path& path);
+
+/// The object in a file.
+/// @throws c10::ValueError  also for another value
+nlohmann::json read_json_object(const std::filesystem::path& path);
+
+/// The text as a JSON string; bytes that are no UTF-8 become U+FFFD.
+std::string quoted_json(std::string_view text);
+
+/// Appends a member to a JSON object that is text, or makes the object of an empty text.
+/// @param value  JSON
+void add_json_member(std::string& object, std::string_view name, std::string_view value);
+
 /// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the
 /// line and the byte it is at. For input nobody vouches for: strict RFC 8259 and UTF-8, values
-/// nested at most kMaxDepth deep, nothing recursive, and each fault is a c10::ValueError that says
+/// nested at most kMaxDepth deep, no key twice in an object, linear time, and each fault is a c10::ValueError that says
 /// where.
 ///
 /// @code
@@ -39,7 +61,7 @@ class JsonReader {
 
   void begin_object();
   /// True with the next member's name in `key`, and its value comes next; false
-  /// once the object has ended.
+  /// once the object has ended. Fails for a name that the object has twice: other readers take the first or the last.
   bool next_key(std::string& key);
 
   /// The first character inside the array that comes next, ']' if it is empty. 0 if another value comes next, or if
@@ -61,13 +83,14 @@ class JsonReader {
   bool boolean();
   /// Reads past any value.
   void skip() { walk(nullptr); }
-  /// The value as JSON, without white space between its parts; numbers as they are written. Fails for a key that an
-  /// object has twice.
+  /// The value as JSON, without white space between its parts; numbers as they are written.
   std::string copy();
   /// Whether only white space is left.
   bool at_end();
   /// Fails unless only white space is left.
   void expect_end();
+  /// The value. Whole numbers of up to 64 bits stay whole.
+  nlohmann::json value();
 
   /// Whether messages about NaN advise null from now on, and those about True advise true. They must not if another
   /// value is needed. Initially true.
@@ -94,7 +117,12 @@ class JsonReader {
   int64_t line_;
   std::string number_;  // the last one
   bool advises_null_ = true;
-  std::vector<bool> open_is_empty_;  // one per open object or array: nothing was read in it yet
+  /// An object or array that has begun.
+  struct Open {
+    bool is_empty = true;
+    std::unordered_set<std::string> keys = {};
+  };
+  std::vector<Open> open_;
 };
 
 /// "an object", "a string", ...
