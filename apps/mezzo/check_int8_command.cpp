@@ -49,7 +49,7 @@ struct Answers {
 Answers answers_of(ModelSession& session, const LabelledTexts& texts) {
   const text::Task& task = session.task();
   const auto [result, evaluation] = evaluate(session, texts);
-  std::span<const std::vector<int32_t>> word_ids;
+  text::Rows<int32_t> word_ids;
   if (task.head().rows == text::RowsPer::kToken) {
     word_ids = result.texts.word_ids;
   }

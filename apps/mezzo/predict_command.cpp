@@ -94,16 +94,13 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
     constexpr int64_t kTextsAtATime = 64;  // whose scores are kept by name
     for (int64_t begin = 0; begin < outputs.size(0); begin += kTextsAtATime) {
       const auto some = outputs.narrow(0, begin, std::min(kTextsAtATime, outputs.size(0) - begin));
-      std::span<const std::vector<int32_t>> word_ids = texts.word_ids;
-      if (has_words) {
-        word_ids = word_ids.subspan(begin, some.size(0));
-      }
       if (csv && file) {
         file->write(csv->lines(rows.subspan(begin, some.size(0)), some, flags.options));
         continue;
       }
-      for (const auto& line : text::predictions_as_json(session.task(), rows.subspan(begin, some.size(0)), some,
-                                                        word_ids, flags.options, flags.logits)) {
+      for (const auto& line :
+           text::predictions_as_json(session.task(), rows.subspan(begin, some.size(0)), some,
+                                     texts.word_ids.subspan(begin, some.size(0)), flags.options, flags.logits)) {
         file ? file->write(line + "\n") : text::write_stdout(line + "\n");
       }
     }
@@ -118,7 +115,7 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
   if (flags.text && has_words) {
     use_lines({&*flags.text, 1}, split_words, predict);
   } else if (flags.text) {
-    predict({{&*flags.text, 1}, flags.text_pair ? std::span(&*flags.text_pair, 1) : std::span<const std::string>()});
+    predict({.texts = {*flags.text}, .text_pairs = flags.text_pair ? text::Texts{*flags.text_pair} : text::Texts()});
   } else {
     const auto options = text::LoadRowsOptions().columns(flags.columns).split_words(split_words).other_columns(true);
     for_each_chunk(flags.data, options, is_main(group), predict);

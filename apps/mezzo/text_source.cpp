@@ -97,9 +97,9 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
   app.add_option("--encoding", columns.encoding, "encoding of the data files, e.g. GB18030; auto: detected")
       ->capture_default_str()
       ->type_name("NAME");
-  app.add_option("--delimiter", columns.delimiter, "comma, semicolon, tab, pipe, space or a character; auto: detected")
+  app.add_option("--delimiter", columns.delimiter, "delimiter of tables: a character, or tab; auto: detected")
       ->capture_default_str()
-      ->type_name("NAME");
+      ->type_name("C");
   expert(app.add_option("--columns", columns.columns, "columns of tables without a header, e.g. text,label")
              ->type_name("NAMES"));
   expert(app.add_flag("--no-header", columns.no_header, "tables have no header; their columns have numbers from 1"));

@@ -96,10 +96,11 @@ class TrainingStepTest : public simulated::DeviceTest {
     LabeledRows rows;
     TokenizedTexts texts;
     for (int32_t i = 0; i < 6; ++i) {
-      rows.texts.emplace_back("text");
-      rows.labels.emplace_back(int64_t{i % 3});
-      texts.ids.push_back({1, 2 + i, 9 + 2 * i, 3});
-      texts.ids.back().resize(static_cast<size_t>(4 + i), 5 + i);
+      rows.texts.push_back("text");
+      rows.labels.emplace_back(std::to_string(i % 3));
+      std::vector<int32_t> ids{1, 2 + i, 9 + 2 * i, 3};
+      ids.resize(static_cast<size_t>(4 + i), 5 + i);
+      texts.ids.push_back(ids);
     }
     auto task = std::make_shared<SingleLabelClassification>(LabelMap::from_rows(rows));
     texts.targets = task->targets(rows);

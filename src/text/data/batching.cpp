@@ -39,10 +39,10 @@ void sort_longest_first(const TokenizedTexts& texts, Iterator begin, Iterator en
 /// @param rows  as long as the ids each, or none.
 void append_windows(const TokenizedTexts& texts,
                     int64_t text,
-                    const std::vector<std::vector<int32_t>>& rows,
+                    const Rows<int32_t>& rows,
                     std::vector<std::span<const int32_t>>& sequences) {
   if (rows.empty()) return;
-  std::span<const int32_t> rest(rows[text]);
+  std::span<const int32_t> rest = rows[text];
   if (texts.window_lengths.empty()) {
     sequences.push_back(rest);
     return;

@@ -183,29 +183,26 @@ Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
 
 namespace {
 
+template <class T>
+std::vector<T> select(const std::vector<T>& rows, std::span<const int64_t> places) {
+  std::vector<T> selected;
+  for (const int64_t place : rows.empty() ? std::span<const int64_t>() : places) selected.push_back(rows[place]);
+  return selected;
+}
+
 /// @param order  of all rows; the last `second` make the second part.
-std::pair<Dataset, Dataset> split_at(Dataset dataset, const at::Tensor& order, int64_t second) {
-  std::pair<Dataset, Dataset> parts;
-  const RowPlaces& places = dataset.places;
-  for (Dataset* part : {&parts.first, &parts.second}) {
-    part->places.file = places.file;
-    part->places.files = places.files;
-  }
-  const int64_t total = dataset.size();
-  const int64_t* rows = order.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < total; ++i) {
-    Dataset& part = i < total - second ? parts.first : parts.second;
-    part.texts.push_back(std::move(dataset.texts[rows[i]]));
-    if (!dataset.text_pairs.empty()) part.text_pairs.push_back(std::move(dataset.text_pairs[rows[i]]));
-    if (!dataset.words.empty()) part.words.push_back(std::move(dataset.words[rows[i]]));
-    if (!places.lines.empty()) part.places.lines.push_back(places.lines[rows[i]]);
-    if (!places.file_ids.empty()) part.places.file_ids.push_back(places.file_ids[rows[i]]);
-  }
-  if (dataset.targets.defined()) {
-    parts.first.targets = dataset.targets.index_select(0, order.narrow(0, 0, total - second));
-    parts.second.targets = dataset.targets.index_select(0, order.narrow(0, total - second, second));
-  }
-  return parts;
+std::pair<Dataset, Dataset> split_at(const Dataset& dataset, const at::Tensor& order, int64_t second) {
+  const auto part = [&](int64_t begin, int64_t count) {
+    const std::span places(order.const_data_ptr<int64_t>() + begin, count);
+    const RowPlaces& from = dataset.places;
+    return Dataset{.texts = dataset.texts.select(places),
+                   .text_pairs = dataset.text_pairs.empty() ? Texts() : dataset.text_pairs.select(places),
+                   .targets = dataset.targets.defined() ? dataset.targets.index_select(0, order.narrow(0, begin, count))
+                                                        : at::Tensor(),
+                   .places = {from.file, select(from.lines, places), from.files, select(from.file_ids, places)},
+                   .words = select(dataset.words, places)};
+  };
+  return {part(0, dataset.size() - second), part(dataset.size() - second, second)};
 }
 
 /// @param share  as a caller names it.
@@ -272,7 +269,8 @@ std::vector<int64_t> folds_by_class(std::span<const int64_t> labels, std::span<c
 
 }  // namespace
 
-std::pair<Dataset, Dataset> split_fold(Dataset dataset, int64_t folds, int64_t fold, bool by_class, uint64_t seed) {
+std::pair<Dataset, Dataset> split_fold(
+    const Dataset& dataset, int64_t folds, int64_t fold, bool by_class, uint64_t seed) {
   const int64_t total = dataset.size();
   TORCH_CHECK_VALUE(folds >= 2 && folds <= total, "split_fold: ", total, " rows cannot be split into ", folds,
                     " folds.");
@@ -293,16 +291,16 @@ std::pair<Dataset, Dataset> split_fold(Dataset dataset, int64_t folds, int64_t f
   for (const int64_t row : order) {
     if (fold_of[row] == fold) rows.push_back(row);
   }
-  return split_at(std::move(dataset), at::tensor(rows, at::kLong), total - first);
+  return split_at(dataset, at::tensor(rows, at::kLong), total - first);
 }
 
-std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
+std::pair<Dataset, Dataset> split_dataset(const Dataset& dataset, double ratio, uint64_t seed) {
   const int64_t total = dataset.size();
   const int64_t second = size_of_second("split_dataset", "ratio", total, ratio);
-  return split_at(std::move(dataset), random_order(total, seed), second);
+  return split_at(dataset, random_order(total, seed), second);
 }
 
-std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uint64_t seed) {
+std::pair<Dataset, Dataset> split_by_class(const Dataset& dataset, double fraction, uint64_t seed) {
   const int64_t total = dataset.size();
   const int64_t second = size_of_second("split_by_class", "fraction", total, fraction);
   const auto* labels = dataset.targets.const_data_ptr<int64_t>();
@@ -321,7 +319,7 @@ std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uin
                     "split_by_class: no class has two rows, of which one could go to the second part.");
   const auto in_second = static_cast<int64_t>(second_rows.size());
   first_rows.insert(first_rows.end(), second_rows.begin(), second_rows.end());
-  return split_at(std::move(dataset), at::tensor(first_rows, at::kLong), in_second);
+  return split_at(dataset, at::tensor(first_rows, at::kLong), in_second);
 }
 
 }  // namespace mezzo::text

@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "mezzo/text/io/nearest_name.h"
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
 #include "text/io/json.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -109,6 +107,9 @@ class JsonRows {
   }
 
  private:
+  /// @param first  character inside of an array
+  static bool holds_rows(char first) { return first == '{' || first == '['; }
+
   std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
 
   void read_array() {
@@ -129,7 +130,8 @@ class JsonRows {
     if (type == JsonReader::Type::kArray) {
       read_pair();
     } else if (type == JsonReader::Type::kObject) {
-      if (!read_object()) return;
+      is_in_row_ = read_object();
+      if (!is_in_row_) return;
     } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
       read_text("text");
     } else {
@@ -208,7 +210,6 @@ class JsonRows {
     const Columns& columns = rows_.columns();
     bool has_text = false, has_label = false;
     std::vector<std::string> keys;
-    std::string array;               // the key of one that may hold rows
     std::vector<std::string> names;  // of the flags that are set
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
@@ -230,40 +231,23 @@ class JsonRows {
       } else if (columns.is_flag(key)) {
         if (read_flag(key)) names.push_back(key);
       } else {
-        const char first = json_.first_in_array();
-        if (first == '{' || first == '[') {
-          if (key == "data" && is_outermost_ && !has_text && !has_label) {
-            read_array();
-            while (!rows_.full() && json_.next_key(key)) json_.skip();
-            return false;
-          }
-          if (array.empty()) array = key;
+        if (key == "data" && is_outermost_ && !has_text && !has_label && holds_rows(json_.first_in_array())) {
+          read_array();
+          while (!rows_.full() && json_.next_key(key)) json_.skip();
+          return false;
         }
         other_value(key);
       }
       keys.push_back(std::move(key));
     }
-    check_has_all(keys, is_outermost_ && !has_text && !has_label ? array : "");
+    const std::string missing = columns.missing(keys, "key");
+    // A label that is missing in a later row is missing in that row alone: add() says so.
+    const bool has_pair = !columns.text_pair.is_required || row_.text_pair.has_value();
+    const bool misses_label_alone = has_text && has_pair && columns.flags.empty();
+    if (!missing.empty() && (!misses_label_alone || rows_.size() == 0)) json_.fail("the row has " + missing);
     if (!columns.flags.empty()) row_.label = label_set(std::move(names), where());
     is_outermost_ = false;
     return true;
-  }
-
-  /// @param array  the key of one that may hold the rows; empty if none may.
-  void check_has_all(const std::vector<std::string>& keys, const std::string& array) const {
-    const Columns& columns = rows_.columns();
-    const std::string missing = columns.missing(keys, "key");
-    if (missing.empty()) return;
-    if (!array.empty() && !rows_.has_words() && nearest_name(columns.text.name, keys).value_or(array) == array) {
-      json_.fail(fmt::format(
-          "the row is an object without '{}'. If its array '{}' holds the rows, save that array alone as a .json file",
-          printable(columns.text.name), printable(array)));
-    }
-    const auto is_there = [&](const Column& column) {
-      return !column.is_required || std::ranges::find(keys, column.name) != keys.end();
-    };
-    const bool misses_label_alone = is_there(columns.text) && is_there(columns.text_pair);
-    if (!misses_label_alone || rows_.size() == 0) json_.fail("the row has " + missing);  // else add() says so
   }
 
   JsonReader json_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -114,145 +113,98 @@ std::vector<std::string> columns_of(std::string_view line) {
 /// Whether a label marks an entity or its absence, as O, B-PER and I-PER do.
 bool is_tag(std::string_view label) { return label == "O" || (label.size() > 2 && label[1] == '-'); }
 
-/// A line of a .conll file.
-struct Word {
-  int64_t line = 0;
-  std::vector<std::string> columns;
-
-  bool is_comment() const { return columns.front().starts_with('#'); }
-  /// CoNLL-U writes 3-4 for a word of two parts, and 3.1 for a word that is left out of the text; German files write 3.
-  bool is_numbered() const { return columns.front().find_first_of("-.", 1) >= columns.front().size() - 1; }
-};
-
-/// Whether the first column numbers the words from 0 or 1, as in CoNLL-U and GermEval, and another can be the words.
-bool are_numbered(std::span<const Word> words) {
-  if (!words.empty() && words.front().is_comment()) words = words.subspan(1);
-  if (words.size() < 2) return false;
-  int64_t next = words.front().columns.front().starts_with('0') ? 0 : 1;
-  const bool are_numbers = std::ranges::all_of(words, [&](const Word& word) {
-    const std::string& text = word.columns.front();
+/// How many columns a text has whose first column numbers the words from 0 or 1, as in CoNLL-U and GermEval; 0 if it
+/// does not. CoNLL-U writes 3-4 for a word of two parts, and 3.1 for a word that is left out of the text.
+/// @param text  the first bytes of the file: their first text of several words counts.
+size_t count_numbered_columns(std::string_view text) {
+  std::vector<std::vector<std::string>> words;
+  while (!text.empty()) {
+    auto columns = columns_of(text.substr(0, text.find_first_of("\r\n")));
+    text.remove_prefix(std::min(text.find_first_of("\r\n"), text.size() - 1) + 1);
+    if (text.starts_with('\n')) text.remove_prefix(1);
+    const bool ends_text = columns.empty() || columns.front() == "-DOCSTART-";
+    if (ends_text && words.size() > 1) break;
+    if (ends_text) words.clear();
+    if (!ends_text && !columns.front().starts_with('#')) words.push_back(std::move(columns));
+  }
+  if (words.size() < 2) return 0;
+  int64_t next = words.front().front().starts_with('0') ? 0 : 1;
+  const bool are_numbers = std::ranges::all_of(words, [&](const auto& columns) {
     const std::string number = std::to_string(next);
-    const bool is_next = text == number || text == number + ".";
+    const bool is_next = columns.front() == number || columns.front() == number + ".";
     next += is_next;
-    return is_next || text.starts_with(number + "-") || text.starts_with(std::to_string(next - 1) + ".");
+    return is_next || columns.front().starts_with(number + "-") ||
+           columns.front().starts_with(std::to_string(next - 1) + ".");
   });
-  const auto& last = words.back().columns;
+  const size_t count = words.front().size();
   // Tags beside numbers leave no column for the words: the numbers are words.
-  return are_numbers && (last.size() > 2 || (last.size() == 2 && !std::ranges::all_of(words, [](const Word& word) {
-                                               return is_tag(word.columns.back());
-                                             })));
+  const bool are_tags = std::ranges::all_of(words, [](const auto& columns) { return is_tag(columns.back()); });
+  return are_numbers && (count > 2 || (count == 2 && !are_tags)) ? count : 0;
 }
 
-class ConllReader {
- public:
-  explicit ConllReader(RowCollector& rows) : rows_(rows) {
-    const Columns& columns = rows.columns();
-    TORCH_CHECK_VALUE(rows.has_words(), rows.between(1),
-                      "a .conll file has words and their labels, which are for models of --task token_classification.");
-    TORCH_CHECK_VALUE(!columns.text_pair.is_required, rows.between(1),
-                      "a .conll file has no pairs of texts. Leave --pair-column out.");
-    const ColumnNames usual;
-    text_ = number_of(columns.text, usual.text);
-    label_ = number_of(columns.label, usual.label);
-    is_decided_ = text_ > 0;
-  }
-
-  void read(TextInput& input) {
-    for_each_line(input, [&](const std::string& line, int64_t number) {
-      auto columns = columns_of(line);
-      if (columns.empty() || columns.front() == "-DOCSTART-") {
-        end_text();
-        return !rows_.full();
-      }
-      add({number, std::move(columns)}, line);
-      return true;
-    });
-    if (!rows_.full()) end_text();
-    is_decided_ = true;
-    if (!rows_.full()) end_text();
-  }
-
- private:
-  /// @return 0 for the usual name
-  int64_t number_of(const Column& column, const std::string& usual) const {
-    if (column.name == usual) return 0;
-    int64_t number = 0;
-    const char* const end = column.name.data() + column.name.size();
-    const bool is_number = std::from_chars(column.name.data(), end, number).ptr == end && number > 0;
-    TORCH_CHECK_VALUE(is_number, rows_.between(1), "the columns of a .conll file have numbers, from 1. Pass ",
-                      column.flag, " with a number, not '", column.name, "'.");
-    return number;
-  }
-
-  void add(Word word, const std::string& line) {
-    TORCH_CHECK_VALUE(line.find('\r') == line.npos, rows_.between(word.line),
-                      "the line holds a carriage return. Save the file with lines that end in LF or CR LF.");
-    if (text_ > 1 && word.is_comment()) return;
-    if (words_.empty() && line.starts_with("# ") && line.find(" = ") != line.npos) return;  // of CoNLL-U
-    TORCH_CHECK_VALUE(!line.starts_with("#begin document"), rows_.between(word.line),
-                      "the file is in the format of CoNLL-2012. Its words are column 4: pass --text-column 4 and "
-                      "--label-column NUMBER.");
-    words_.push_back(std::move(word));
-  }
-
-  /// Keeps texts until one of two words tells whether the first column numbers them.
-  void end_text() {
-    if (!words_.empty()) {
-      const bool is_numbered = !is_decided_ && are_numbered(words_);
-      if (!is_decided_ && words_.size() > 1) is_decided_ = true;
-      if (is_numbered) skip_numbers(words_.back().columns.size());
-      waiting_.push_back(std::exchange(words_, {}));
-    }
-    if (!is_decided_) return;
-    for (const auto& words : std::exchange(waiting_, {})) {
-      if (!rows_.full()) add_row(words);
-    }
-  }
-
-  void skip_numbers(size_t num_columns) {
-    constexpr size_t kColumnsOfConllU = 10;
-    constexpr int64_t kUpos = 4;
-    has_numbers_ = true;
-    text_ = 2;
-    if (label_ == 0 && num_columns == kColumnsOfConllU) label_ = kUpos;
-    rows_.note(fmt::format("column 1 numbers the words, so words are column 2{}",
-                           rows_.has_labels() ? fmt::format(" and labels column {}; --label-column NUMBER changes it",
-                                                            label_ > 0 ? label_ : static_cast<int64_t>(num_columns))
-                                              : "; --text-column NUMBER changes it"));
-  }
-
-  void add_row(std::span<const Word> words) {
-    Row row{.words = std::vector<std::string>()};
-    std::vector<std::string> labels;
-    for (const Word& word : words) {
-      const auto& columns = word.columns;
-      if (has_numbers_ && (word.is_comment() || !word.is_numbered())) continue;
-      const bool has_label = label_ > 0 || std::ssize(columns) > std::max<int64_t>(text_, 1);
-      TORCH_CHECK_VALUE(!rows_.has_labels() || has_label, rows_.where(word.line),
-                        "the line has a word alone. Put its label into the last column.");
-      const auto cell = [&](int64_t number, std::string_view flag) {
-        TORCH_CHECK_VALUE(number <= std::ssize(columns), rows_.where(word.line), "the line has ", columns.size(),
-                          " columns, and ", flag, " is ", number, ".");
-        return columns[static_cast<size_t>(number - 1)];
-      };
-      row.words->push_back(cell(std::max<int64_t>(text_, 1), "--text-column"));
-      if (rows_.has_labels()) labels.push_back(label_ > 0 ? cell(label_, "--label-column") : columns.back());
-    }
-    if (row.words->empty()) return;
-    if (rows_.has_labels()) row.label = std::move(labels);
-    rows_.add(std::move(row), words.front().line);
-  }
-
-  RowCollector& rows_;
-  int64_t text_ = 0, label_ = 0;  // columns from 1; 0 for the first and the last
-  bool has_numbers_ = false;      // in the first column
-  bool is_decided_ = false;       // whether it has
-  std::vector<Word> words_;       // of the text that is being read
-  std::vector<std::vector<Word>> waiting_;
-};
+/// The number of a column, from 1; 0 for the usual name.
+size_t number_of(const Column& column, const std::string& usual, const RowCollector& rows) {
+  if (column.name == usual) return 0;
+  size_t number = 0;
+  const char* const end = column.name.data() + column.name.size();
+  const bool is_number = std::from_chars(column.name.data(), end, number).ptr == end && number > 0;
+  TORCH_CHECK_VALUE(is_number, rows.between(1), "the columns of a .conll file have numbers, from 1. Pass ", column.flag,
+                    " with a number, not '", column.name, "'.");
+  return number;
+}
 
 }  // namespace
 
-void read_conll(TextInput& input, RowCollector& rows) { ConllReader(rows).read(input); }
+void read_conll(TextInput& input, RowCollector& rows) {
+  TORCH_CHECK_VALUE(rows.has_words(), rows.between(1),
+                    "a .conll file has words and their labels, which are for models of --task token_classification.");
+  TORCH_CHECK_VALUE(!rows.columns().text_pair.is_required, rows.between(1),
+                    "a .conll file has no pairs of texts. Leave --pair-column out.");
+  size_t text = number_of(rows.columns().text, ColumnNames().text, rows);
+  size_t label = rows.has_labels() ? number_of(rows.columns().label, ColumnNames().label, rows) : 0;
+  const size_t numbered = text == 0 ? count_numbered_columns(input.at_hand()) : 0;
+  if (numbered > 0) {
+    constexpr size_t kColumnsOfConllU = 10, kUpos = 4;
+    text = 2;
+    if (label == 0 && numbered == kColumnsOfConllU) label = kUpos;
+    rows.note(fmt::format("column 1 numbers the words, so words are column 2{}; {} NUMBER changes it",
+                          rows.has_labels() ? fmt::format(" and labels column {}", label > 0 ? label : numbered) : "",
+                          rows.has_labels() ? "--label-column" : "--text-column"));
+  }
+  text = std::max<size_t>(text, 1);
+  std::vector<std::string> words, labels;
+  int64_t first_line = 0;
+  const auto end_row = [&] {
+    if (words.empty()) return;
+    Row row{.words = std::exchange(words, {})};
+    if (rows.has_labels()) row.label = std::exchange(labels, {});
+    rows.add(std::move(row), first_line);
+  };
+  for_each_line(input, [&](const std::string& line, int64_t number) {
+    auto columns = columns_of(line);
+    if (columns.empty() || columns.front() == "-DOCSTART-") {
+      end_row();
+      return !rows.full();
+    }
+    TORCH_CHECK_VALUE(line.find('\r') == line.npos, rows.between(number),
+                      "the line holds a carriage return. Save the file with lines that end in LF or CR LF.");
+    const bool is_comment_of_conll_u = words.empty() && line.starts_with("# ") && line.find(" = ") != line.npos;
+    if (is_comment_of_conll_u || (text > 1 && line.starts_with('#'))) return true;
+    TORCH_CHECK_VALUE(!line.starts_with("#begin document"), rows.between(number),
+                      "the file is in the format of CoNLL-2012. Its words are column 4: pass --text-column 4 and "
+                      "--label-column NUMBER.");
+    if (numbered > 0 && columns.front().find_first_of("-.", 1) < columns.front().size() - 1) return true;
+    if (words.empty()) first_line = number;
+    TORCH_CHECK_VALUE(!rows.has_labels() || label > 0 || columns.size() > text, rows.where(number),
+                      "the line has a word alone. Put its label into the last column.");
+    TORCH_CHECK_VALUE(std::max(text, label) <= columns.size(), rows.where(number), "the line has ", columns.size(),
+                      columns.size() == 1 ? " column" : " columns", ", and column ", std::max(text, label),
+                      " is to be read.");
+    words.push_back(columns[text - 1]);
+    if (rows.has_labels()) labels.push_back(label > 0 ? columns[label - 1] : columns.back());
+    return true;
+  });
+  if (!rows.full()) end_row();
+}
 
 }  // namespace mezzo::text

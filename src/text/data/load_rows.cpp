@@ -74,8 +74,8 @@ void check_alike(const LabeledRows& first, const LabeledRows& rows) {
 /// @param rows  with at least one row, as `more` has.
 void append(LabeledRows& rows, LabeledRows more) {
   check_alike(rows, more);
-  append(rows.texts, std::move(more.texts));
-  append(rows.text_pairs, std::move(more.text_pairs));
+  rows.texts.append(more.texts);
+  rows.text_pairs.append(more.text_pairs);
   append(rows.words, std::move(more.words));
   append(rows.labels, std::move(more.labels));
   append(rows.places.lines, std::move(more.places.lines));
@@ -101,14 +101,10 @@ std::vector<std::string> split_names(std::string_view text, std::string_view fla
 }
 
 char ColumnNames::delimiter_char() const {
-  constexpr std::pair<std::string_view, char> kNames[] = {{"tab", '\t'},      {"\\t", '\t'}, {"comma", ','},
-                                                          {"semicolon", ';'}, {"pipe", '|'}, {"space", ' '}};
-  const auto* known = std::ranges::find(kNames, delimiter, [](const auto& pair) { return pair.first; });
-  if (known != std::end(kNames)) return known->second;
+  if (delimiter == "tab" || delimiter == "\\t") return '\t';
   const bool is_one = delimiter.size() == 1 && static_cast<unsigned char>(delimiter[0]) < 0x80;
   TORCH_CHECK_VALUE(is_one && std::string_view("\"\r\n").find(delimiter[0]) == std::string_view::npos,
-                    "--delimiter must be auto, comma, semicolon, tab, pipe, space, or one ASCII character that is no "
-                    "quote and no line break, got '",
+                    "--delimiter must be auto, tab, or one ASCII character that is no quote and no line break, got '",
                     delimiter, "'");
   return delimiter[0];
 }

@@ -106,6 +106,8 @@ RowCollector::RowCollector(std::string file, const LoadRowsOptions& options)
       columns_(options),
       has_words_(options.split_words() || options.label_kind() == LabelKind::kWords) {
   rows_.places.file = std::move(file);
+  rows_.texts = Texts(options.memory());
+  rows_.text_pairs = Texts(options.memory());
 }
 
 std::string RowCollector::where(int64_t line) const {
@@ -118,11 +120,13 @@ void RowCollector::add(Row row, int64_t line) {
   check_label(row.label, line);
   check_pair(row.text_pair.has_value(), line);
   if (has_words_) add_words(row, line);
-  rows_.texts.push_back(std::move(row.text));
-  if (row.text_pair) rows_.text_pairs.push_back(std::move(*row.text_pair));
+  rows_.texts.push_back(row.text);
+  if (row.text_pair) rows_.text_pairs.push_back(*row.text_pair);
   rows_.labels.push_back(std::move(row.label));
   rows_.places.lines.push_back(line);
   if (options_.other_columns()) rows_.others.push_back(std::move(row.others));
+  constexpr int64_t kRowsAtATime = 4096;
+  if (options_.on_rows() && size() % kRowsAtATime == 0) options_.on_rows()(rows_.places.file, size());
 }
 
 void RowCollector::note(std::string_view what) {

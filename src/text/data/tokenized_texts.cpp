@@ -6,147 +6,133 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <iterator>
 
 namespace mezzo::text {
 namespace {
 
-/// Puts the rows of `more` behind those of `rows`. Where one has none at all, `row_of` makes what that means for a
-/// text.
-template <class RowOf>
-void append_rows(std::vector<std::vector<int32_t>>& rows,
-                 const std::vector<std::vector<int32_t>>& ids,
-                 std::vector<std::vector<int32_t>>& more,
-                 const std::vector<std::vector<int32_t>>& more_ids,
-                 const RowOf& row_of) {
-  if (rows.empty() && more.empty()) return;
-  if (rows.empty()) std::ranges::transform(ids, std::back_inserter(rows), row_of);
-  if (more.empty()) {
-    std::ranges::transform(more_ids, std::back_inserter(rows), row_of);
-  } else {
-    std::ranges::move(more, std::back_inserter(rows));
+using Ids = std::span<const int32_t>;
+
+/// What a text becomes.
+struct Encoded {
+  Encoding encoding = {};
+  std::vector<int32_t> window_lengths = {};
+  int64_t lost = 0;
+};
+
+/// Puts the row of the last text behind `rows`, which texts without one share, until the first that has one.
+/// @param ids  of all texts, the last included
+/// @param usual  what such a row is, of the ids of a text
+template <class Usual>
+void add_row(Rows<int32_t>& rows, Ids row, bool is_usual, const Rows<int32_t>& ids, const Usual& usual) {
+  if (is_usual && rows.empty()) return;
+  while (rows.size() + 1 < ids.size()) rows.push_back(usual(ids[rows.size()]));
+  rows.push_back(is_usual ? usual(ids[rows.size()]) : row);
+}
+
+/// @param token_types, window_lengths  none: zeros, and one window
+void add_text(TokenizedTexts& texts, Ids ids, Ids token_types, Ids window_lengths) {
+  texts.ids.push_back(ids);
+  const auto zeros = [](Ids of) { return std::vector<int32_t>(of.size()); };
+  const auto one_window = [](Ids of) { return std::vector<int32_t>{static_cast<int32_t>(of.size())}; };
+  const bool has_types = std::ranges::any_of(token_types, [](int32_t type) { return type != 0; });
+  add_row(texts.token_types, token_types, !has_types, texts.ids, zeros);
+  add_row(texts.window_lengths, window_lengths, window_lengths.size() < 2, texts.ids, one_window);
+}
+
+/// @param encode  an Encoded of each text, from 0
+template <class Encode>
+TokenizedTexts encode_all(int64_t count, const TokenizeOptions& options, bool has_words, const Encode& encode) {
+  constexpr int64_t kTextsPerTask = 64, kTextsAtATime = 16384;  // the latter wait in memory for their place
+  const auto& memory = options.memory;
+  using RowsOfIds = Rows<int32_t>;
+  TokenizedTexts texts{RowsOfIds(memory), RowsOfIds(memory), RowsOfIds(memory), RowsOfIds(memory)};
+  for (int64_t first = 0; first < count; first += kTextsAtATime) {
+    std::vector<Encoded> some(static_cast<size_t>(std::min(kTextsAtATime, count - first)));
+    at::parallel_for(0, std::ssize(some), kTextsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) some[i] = encode(first + i);
+    });
+    for (const auto& [encoding, window_lengths, lost] : some) {
+      add_text(texts, encoding.input_ids, encoding.token_type_ids, window_lengths);
+      if (has_words) texts.word_ids.push_back(encoding.word_ids);
+      texts.truncated += encoding.truncated;
+      texts.lost_tokens += lost;
+    }
+    if (options.on_texts) options.on_texts(first + std::ssize(some));
   }
+  return texts;
+}
+
+/// @param encode  an Encoding with at most so many tokens; 0: all
+template <class Encode>
+Encoded encode_cut(int64_t max_length, bool count_lost, const Encode& encode) {
+  Encoded encoded{.encoding = encode(max_length)};
+  if (encoded.encoding.truncated && count_lost) {  // one that stops at the limit does not know what was left
+    encoded.lost = std::ssize(encode(0).input_ids) - std::ssize(encoded.encoding.input_ids);
+  }
+  return encoded;
 }
 
 }  // namespace
 
 TokenizedTexts subspan(const TokenizedTexts& texts, int64_t begin, int64_t count) {
-  const auto part = [&](const std::vector<std::vector<int32_t>>& rows) {
-    return rows.empty() ? rows : std::vector<std::vector<int32_t>>(rows.begin() + begin, rows.begin() + begin + count);
-  };
-  return {.ids = part(texts.ids),
-          .window_lengths = part(texts.window_lengths),
-          .token_types = part(texts.token_types),
-          .word_ids = part(texts.word_ids)};
+  return {.ids = texts.ids.subspan(begin, count),
+          .window_lengths = texts.window_lengths.subspan(begin, count),
+          .token_types = texts.token_types.subspan(begin, count),
+          .word_ids = texts.word_ids.subspan(begin, count)};
 }
 
 void append(TokenizedTexts& texts, TokenizedTexts&& more) {
-  const auto zeros = [](const auto& ids) { return std::vector<int32_t>(ids.size()); };
-  const auto one_window = [](const auto& ids) { return std::vector<int32_t>{static_cast<int32_t>(ids.size())}; };
-  append_rows(texts.token_types, texts.ids, more.token_types, more.ids, zeros);
-  append_rows(texts.window_lengths, texts.ids, more.window_lengths, more.ids, one_window);
-  std::ranges::move(more.word_ids, std::back_inserter(texts.word_ids));
-  std::ranges::move(more.ids, std::back_inserter(texts.ids));
+  const auto row = [](const Rows<int32_t>& rows, size_t i) { return rows.empty() ? Ids() : rows[i]; };
+  for (size_t i = 0; i < more.ids.size(); ++i) {
+    add_text(texts, more.ids[i], row(more.token_types, i), row(more.window_lengths, i));
+  }
+  texts.word_ids.append(more.word_ids);
   texts.truncated += more.truncated;
   texts.lost_tokens += more.lost_tokens;
   more = {};
 }
 
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
-                        std::span<const std::string> texts,
-                        std::span<const std::string> text_pairs,
+                        const Texts& texts,
+                        const Texts& text_pairs,
                         int64_t max_length,
-                        bool count_lost) {
+                        const TokenizeOptions& options) {
   TORCH_CHECK_VALUE(text_pairs.empty() || text_pairs.size() == texts.size(), "tokenize: ", texts.size(),
                     " texts cannot be paired with ", text_pairs.size());
-  constexpr int64_t kTextsPerTask = 64;
-  TokenizedTexts tokenized;
-  tokenized.ids.resize(texts.size());
-  tokenized.token_types.resize(texts.size());
-  std::atomic<int64_t> truncated = 0, lost = 0;
-  std::atomic<bool> has_types = false;
-  at::parallel_for(0, static_cast<int64_t>(texts.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Encoding encoding = text_pairs.empty() ? tokenizer.encode(texts[i], max_length)
-                                             : tokenizer.encode(texts[i], text_pairs[i], max_length);
-      truncated += encoding.truncated;
-      if (encoding.truncated && count_lost) {  // one that stops at the limit does not know what was left
-        const Encoding whole =
-            text_pairs.empty() ? tokenizer.encode(texts[i]) : tokenizer.encode(texts[i], text_pairs[i]);
-        lost += std::ssize(whole.input_ids) - std::ssize(encoding.input_ids);
-      }
-      tokenized.ids[i] = std::move(encoding.input_ids);
-      if (std::ranges::any_of(encoding.token_type_ids, [](int32_t type) { return type != 0; })) {
-        has_types = true;
-        tokenized.token_types[i] = std::move(encoding.token_type_ids);
-      }
-    }
+  return encode_all(std::ssize(texts), options, /*has_words=*/false, [&](int64_t i) {
+    return encode_cut(max_length, options.count_lost, [&](int64_t most) {
+      return text_pairs.empty() ? tokenizer.encode(texts[i], most) : tokenizer.encode(texts[i], text_pairs[i], most);
+    });
   });
-  tokenized.truncated = truncated;
-  tokenized.lost_tokens = lost;
-  if (!has_types) {
-    tokenized.token_types.clear();
-  }
-  for (size_t i = 0; i < tokenized.token_types.size(); ++i) {
-    tokenized.token_types[i].resize(tokenized.ids[i].size());  // zeros, where a text has no other
-  }
-  return tokenized;
 }
 
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::vector<std::string>> words,
                         int64_t max_length,
-                        bool count_lost) {
-  constexpr int64_t kTextsPerTask = 64;
-  TokenizedTexts tokenized;
-  tokenized.ids.resize(words.size());
-  tokenized.word_ids.resize(words.size());
-  std::atomic<int64_t> truncated = 0, lost = 0;
-  at::parallel_for(0, static_cast<int64_t>(words.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Encoding encoding = tokenizer.encode_words(words[i], max_length);
-      truncated += encoding.truncated;
-      if (encoding.truncated && count_lost) {
-        lost += std::ssize(tokenizer.encode_words(words[i]).input_ids) - std::ssize(encoding.input_ids);
-      }
-      tokenized.ids[i] = std::move(encoding.input_ids);
-      tokenized.word_ids[i] = std::move(encoding.word_ids);
-    }
+                        const TokenizeOptions& options) {
+  return encode_all(std::ssize(words), options, /*has_words=*/true, [&](int64_t i) {
+    return encode_cut(max_length, options.count_lost,
+                      [&](int64_t most) { return tokenizer.encode_words(words[i], most); });
   });
-  tokenized.truncated = truncated;
-  tokenized.lost_tokens = lost;
-  return tokenized;
 }
 
 TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
-                                std::span<const std::string> texts,
+                                const Texts& texts,
                                 int64_t max_length,
-                                int64_t stride) {
-  constexpr int64_t kTextsPerTask = 64;
-  TokenizedTexts tokenized;
-  tokenized.ids.resize(texts.size());
-  tokenized.token_types.resize(texts.size());
-  tokenized.window_lengths.resize(texts.size());
-  std::atomic<bool> has_types = false;
-  at::parallel_for(0, static_cast<int64_t>(texts.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (const Encoding& window : tokenizer.encode_windows(texts[i], max_length, stride)) {
-        tokenized.ids[i].insert(tokenized.ids[i].end(), window.input_ids.begin(), window.input_ids.end());
-        const auto& types = window.token_type_ids;
-        tokenized.token_types[i].insert(tokenized.token_types[i].end(), types.begin(), types.end());
-        if (std::ranges::any_of(types, [](int32_t type) { return type != 0; })) has_types = true;
-        tokenized.window_lengths[i].push_back(static_cast<int32_t>(window.input_ids.size()));
-      }
+                                int64_t stride,
+                                const TokenizeOptions& options) {
+  return encode_all(std::ssize(texts), options, /*has_words=*/false, [&](int64_t i) {
+    Encoded all;
+    for (const Encoding& window : tokenizer.encode_windows(texts[i], max_length, stride)) {
+      const auto append_to = [](std::vector<int32_t>& ids, Ids more) {
+        ids.insert(ids.end(), more.begin(), more.end());
+      };
+      append_to(all.encoding.input_ids, window.input_ids);
+      append_to(all.encoding.token_type_ids, window.token_type_ids);
+      all.window_lengths.push_back(static_cast<int32_t>(window.input_ids.size()));
     }
+    return all;
   });
-  if (!has_types) {
-    tokenized.token_types.clear();
-  }
-  if (std::ranges::all_of(tokenized.window_lengths, [](const auto& lengths) { return lengths.size() == 1; })) {
-    tokenized.window_lengths.clear();
-  }
-  return tokenized;
 }
 
 int64_t TokenizedTexts::longest(int64_t text) const {
@@ -155,7 +141,7 @@ int64_t TokenizedTexts::longest(int64_t text) const {
 
 int64_t TokenizedTexts::count_tokens() const {
   int64_t count = 0;
-  for (const auto& tokens : ids) count += std::ssize(tokens);
+  for (const auto tokens : ids) count += std::ssize(tokens);
   return count;
 }
 
@@ -207,7 +193,7 @@ void check_reads_words(const TokenizedTexts& texts, const std::string& file, int
 }
 
 void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place) {
-  const auto found = std::ranges::find_if(texts.ids, [](const std::vector<int32_t>& ids) { return ids.empty(); });
+  const auto found = std::ranges::find_if(texts.ids, [](Ids ids) { return ids.empty(); });
   if (found == texts.ids.end()) {
     return;
   }

@@ -79,7 +79,7 @@ std::string to_line(const TextSpans& rows, size_t row, const Prediction& predict
 std::vector<std::string> predictions_as_json(const Task& task,
                                              const TextSpans& rows,
                                              const at::Tensor& outputs,
-                                             std::span<const std::vector<int32_t>> word_ids,
+                                             Rows<int32_t> word_ids,
                                              const PredictionOptions& options,
                                              bool logits) {
   const bool has_words = task.head().rows == RowsPer::kToken;

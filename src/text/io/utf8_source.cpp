@@ -171,11 +171,10 @@ void Utf8Source::detect() {
     invalid += length < 0 && !may_go_on;
     text.remove_prefix(std::abs(length));
   }
-  if (invalid == 0 || valid > 10 * invalid) return;
-  likely_ = likely_encoding(sample);
-  if (likely_.empty() || likely_ == "UTF-8") return;
-  use(likely_);
-  likely_.clear();
+  const std::string likely = invalid == 0 || valid > invalid ? "UTF-8" : likely_encoding(sample);
+  if (likely == "UTF-8") likely_ = likely;  // with damage, if anything: other encodings have hardly any valid sequence
+  if (likely.empty() || likely == "UTF-8") return;
+  use(likely);
   const size_t bytes = count_non_ascii(sample);
   constexpr size_t kFew = 30;
   how_ = fmt::format("{} from {} {}", bytes < kFew ? "a guess" : "detected", bytes,

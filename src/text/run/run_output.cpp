@@ -101,7 +101,7 @@ std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& 
   constexpr size_t kWordsAround = 8, kColumnsOfWord = 40;
   const auto& words = (is_test ? setup.test_words : setup.dev_words).at(row);
   const auto word =
-      static_cast<size_t>((is_test ? setup.test : setup.dev).word_ids.at(row).at(static_cast<size_t>(mistake.token)));
+      static_cast<size_t>((is_test ? setup.test : setup.dev).word_ids[row][static_cast<size_t>(mistake.token)]);
   misread.text = words.at(word);
   const size_t begin = word - std::min(word, kWordsAround), end = std::min(word + 1 + kWordsAround, words.size());
   const auto joined = [&](size_t first, size_t last) {

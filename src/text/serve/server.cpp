@@ -163,7 +163,7 @@ class RunningModel : public BatchRunner {
     // What is damaged shows now, and what is made at the first use is there for the first request.
     const std::string text = "a";
     const std::vector<std::string> words = {text};
-    TextSpans rows{{&text, 1}};
+    TextSpans rows{.texts = {text}};
     if (classifier_.reads_words()) rows.words = {&words, 1};
     classifier_.check_finite(classifier_.outputs(classifier_.tokenize(rows)));
   }

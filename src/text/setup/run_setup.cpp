@@ -6,16 +6,21 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
+#include <optional>
 #include <system_error>
 #include <tuple>
 
 #include "kernels/cpu/simd/instruction_set.h"
 #include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/setup/settings.h"
+#include "mezzo/text/terminal/progress_bar.h"
 #include "text/data/data_check.h"
 #include "text/io/read_error.h"
+#include "text/machine/machine_memory.h"
 #include "text/models/lora.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
@@ -85,8 +90,7 @@ void split_off_dev(const TrainConfig& config, Datasets& data) {
   if (config.folds > 0) {
     TORCH_CHECK_VALUE(config.folds <= data.train.size(), data.train.places.file, ": has ", data.train.size(),
                       data.train.size() == 1 ? " text" : " texts", ", too few for --folds ", config.folds);
-    std::tie(data.train, data.dev) =
-        split_fold(std::move(data.train), config.folds, config.fold - 1, has_classes, config.seed);
+    std::tie(data.train, data.dev) = split_fold(data.train, config.folds, config.fold - 1, has_classes, config.seed);
     return;
   }
   const auto texts = static_cast<double>(data.train.size());
@@ -97,7 +101,7 @@ void split_off_dev(const TrainConfig& config, Datasets& data) {
   TORCH_CHECK_VALUE(!config.stratify || has_classes, "--stratify needs classes, and ", data.task->problem_type(),
                     " has none; leave it out");
   const auto split = config.stratify ? split_by_class : split_dataset;
-  std::tie(data.train, data.dev) = split(std::move(data.train), config.dev_ratio, config.seed);
+  std::tie(data.train, data.dev) = split(data.train, config.dev_ratio, config.seed);
 }
 
 /// Notes for texts outside training that are inside, too. Training on the dev file is not refused:
@@ -130,15 +134,61 @@ void check_same_kind(const LabeledRows& rows, bool pairs, const std::string& tra
                     ", has ", pairs ? "pairs" : "single texts", "; give both files a text_pair, or neither");
 }
 
+/// Shows how much of the data is read, if that takes more than some seconds.
+class LoadingProgress {
+ public:
+  explicit LoadingProgress(bool shows) : shows_(shows) {}
+
+  void show(const std::string& label, int64_t count, std::string_view unit) {
+    constexpr auto kPatience = std::chrono::seconds(3);
+    if (!shows_ || std::chrono::steady_clock::now() - begin_ < kPatience) return;
+    if (label != label_) bar_.emplace(ProgressBar::Options{.label = label_ = label});
+    bar_->update(count, unit);
+  }
+
+ private:
+  const bool shows_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::string label_;
+  std::optional<ProgressBar> bar_;
+};
+
+/// Where texts and token ids are kept, and who is told how many are read.
+struct Loading {
+  std::shared_ptr<RowMemory> memory = nullptr;
+  std::shared_ptr<LoadingProgress> progress = std::make_shared<LoadingProgress>(false);
+};
+
+/// The folder is TMPDIR, or where --output is or will be.
+std::shared_ptr<RowMemory> row_memory(const TrainConfig& config, const Ranks& ranks) {
+  constexpr double kGigabyte = 1e9, kShare = 0.25;
+  const auto ranks_here =
+      static_cast<double>(ranks.group() == nullptr ? 1 : ranks.group()->environment().local_world_size);
+  const double bytes = config.data_memory ? *config.data_memory * kGigabyte
+                                          : kShare * static_cast<double>(machine_memory(at::kCPU).total) / ranks_here;
+  const char* const chosen = std::getenv("TMPDIR");
+  std::filesystem::path folder = chosen != nullptr ? chosen : std::filesystem::absolute(config.output).parent_path();
+  std::error_code none;
+  while (chosen == nullptr && !std::filesystem::is_directory(folder, none) && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  return std::make_shared<RowMemory>(static_cast<int64_t>(bytes), folder);
+}
+
 Datasets load_datasets(const TrainConfig& config,
                        const ModelConfig& model,
                        c10::Device device,
+                       const Loading& loading,
                        std::vector<std::string>& notes) {
   const TaskOptions task = choose_task(config, model);
   const auto options = LoadRowsOptions()
                            .label_kind(label_kind(task.problem_type))
                            .columns(config.columns())
-                           .on_other_task(keeps_head(config, model) ? "--new-head --task" : "--task");
+                           .on_other_task(keeps_head(config, model) ? "--new-head --task" : "--task")
+                           .memory(loading.memory)
+                           .on_rows([&](const std::string& file, int64_t rows) {
+                             loading.progress->show("reading " + file, rows, "rows");
+                           });
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
   Datasets data{make_task(rows, task), {}, {}, {}};
@@ -228,15 +278,21 @@ void freeze(const TrainConfig& config, ModelForTask& model, std::vector<std::str
   describe_trained(model, notes);
 }
 
-TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
+TokenizedTexts tokenize_dataset(const TrainConfig& config,
+                                const Tokenizer& tokenizer,
+                                const Dataset& dataset,
+                                const Loading& loading) {
   TORCH_CHECK_VALUE(config.window == "none" || (dataset.words.empty() && dataset.text_pairs.empty()), "--window ",
                     config.window, " is for single texts with labels of their own; leave it out for ",
                     dataset.words.empty() ? "pairs" : "words");
+  const TokenizeOptions options{.count_lost = true, .memory = loading.memory, .on_texts = [&](int64_t texts) {
+                                  loading.progress->show("tokenizing " + dataset.places.file, texts,
+                                                         fmt::format("of {} texts", dataset.size()));
+                                }};
   TokenizedTexts texts =
-      config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, *config.max_length, config.stride)
-      : dataset.words.empty()
-          ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, *config.max_length, /*count_lost=*/true)
-          : tokenize(tokenizer, dataset.words, *config.max_length, /*count_lost=*/true);
+      config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, *config.max_length, config.stride, options)
+      : dataset.words.empty() ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, *config.max_length, options)
+                              : tokenize(tokenizer, dataset.words, *config.max_length, options);
   check_has_tokens(texts, [&](int64_t row) { return dataset.places.at(row); });
   set_targets(texts, dataset.targets);
   if (!texts.ids.empty()) check_reads_words(texts, dataset.places.file, *config.max_length);
@@ -290,10 +346,12 @@ void choose_defaults(TrainConfig& config, const ModelConfig& model, const Datase
 }
 
 /// Pairs as one.
-std::vector<std::string> readable_texts(const Dataset& dataset) {
-  auto texts = dataset.texts;
-  for (size_t i = 0; i < dataset.text_pairs.size(); ++i) {
-    texts[i] += " | " + dataset.text_pairs[i];
+Texts readable_texts(const Dataset& dataset, const Loading& loading) {
+  Texts texts(loading.memory);
+  for (size_t i = 0; i < dataset.texts.size(); ++i) {
+    std::string text(dataset.texts[i]);
+    if (!dataset.text_pairs.empty()) text.append(" | ").append(dataset.text_pairs[i]);
+    texts.push_back(text);
   }
   return texts;
 }
@@ -302,7 +360,7 @@ std::vector<std::string> readable_texts(const Dataset& dataset) {
 std::string describe_windows(const RunSetup& setup) {
   int64_t texts = 0, windows = 0;
   for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
-    for (const auto& lengths : part->window_lengths) {
+    for (const auto lengths : part->window_lengths) {
       texts += lengths.size() > 1 ? 1 : 0;
       windows += lengths.size() > 1 ? std::ssize(lengths) : 0;
     }
@@ -314,12 +372,12 @@ std::string describe_windows(const RunSetup& setup) {
 
 std::vector<std::string> data_warnings(const TrainConfig& config) {
   std::vector<std::string> notes;
-  load_datasets(config, *read_config(config), c10::kCPU, notes);
+  load_datasets(config, *read_config(config), c10::kCPU, {}, notes);
   std::erase_if(notes, [](const std::string& note) { return !note.starts_with("warning: "); });
   return notes;
 }
 
-RunSetup set_up_run(TrainConfig& config) {
+RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
   kernels::cpu::instruction_set();  // refused here, before anything is written, where it is unknown
   const c10::Device device = parse_device(config.device);
   const Precision precision = parse_precision(config.precision, device);
@@ -341,7 +399,8 @@ RunSetup set_up_run(TrainConfig& config) {
                     printable(setup.tokenizer->token(static_cast<int32_t>(setup.tokenizer->vocab_size() - 1))),
                     ". Is it another model's?");
 
-  Datasets data = load_datasets(config, *model_config, device, setup.notes);
+  const Loading loading{row_memory(config, ranks), std::make_shared<LoadingProgress>(ranks.is_main() && !config.quiet)};
+  Datasets data = load_datasets(config, *model_config, device, loading, setup.notes);
   setup.task = data.task;
   visit_settings(config, [&](const Setting& setting, const auto& field) {
     if constexpr (requires { field.has_value(); }) {
@@ -349,13 +408,19 @@ RunSetup set_up_run(TrainConfig& config) {
     }
   });
   choose_defaults(config, *model_config, data.train, setup);
-  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
-  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
-  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
-  setup.dev_texts = readable_texts(data.dev);
-  setup.test_texts = readable_texts(data.test);
+  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train, loading);
+  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev, loading);
+  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test, loading);
+  setup.dev_texts = readable_texts(data.dev, loading);
+  setup.test_texts = readable_texts(data.test, loading);
   setup.dev_words = std::move(data.dev.words);
   setup.test_words = std::move(data.test.words);
+  data = {};
+  if (loading.memory->bytes_in_files() > 0) {
+    setup.notes.push_back(fmt::format("of texts and token ids, {:.2f} GB are in memory and {:.2f} GB in a file in {}",
+                                      gigabytes(loading.memory->bytes_in_memory()),
+                                      gigabytes(loading.memory->bytes_in_files()), loading.memory->folder().string()));
+  }
   int64_t truncated = 0, lost = 0, read = 0;
   for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
     truncated += part->truncated;

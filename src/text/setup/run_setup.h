@@ -13,6 +13,7 @@
 #include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
+#include "text/setup/ranks.h"
 
 namespace mezzo::text {
 
@@ -24,14 +25,14 @@ struct RunSetup {
   std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<ModelForTask> model;
-  std::vector<std::string> notes;        ///< for the user: sizes, what was initialised, what was cut
-  std::set<std::string> automatic = {};  ///< names of the settings that were left to the program
-  std::vector<std::string> dev_texts = {}, test_texts = {};               ///< as people read them
+  std::vector<std::string> notes;         ///< for the user: sizes, what was initialised, what was cut
+  std::set<std::string> automatic = {};   ///< names of the settings that were left to the program
+  Texts dev_texts = {}, test_texts = {};  ///< as people read them
   std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
 };
 
 /// @param config  is given its defaults of `max_length`, `learning_rate` and `warmup_ratio`
 /// @throws c10::ValueError  for settings or files that are wrong
-RunSetup set_up_run(TrainConfig& config);
+RunSetup set_up_run(TrainConfig& config, const Ranks& ranks);
 
 }  // namespace mezzo::text

@@ -112,16 +112,12 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
 
 std::vector<Mistake> MultiLabelClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
   const auto probabilities = probabilities_of(outputs);
-  const auto is = targets.ne(0), predicted = probabilities.ge(0.5);
-  const auto is_wrong = is.ne(predicted), has_wrong = is_wrong.any(1);
-  const auto sure = at::where(predicted, probabilities, 1 - probabilities).mul(is_wrong).amax(1);
-  std::vector<SureMistake> wrong;
-  for (int64_t row = 0; row < outputs.size(0); ++row) {
-    if (has_wrong.accessor<bool, 1>()[row]) wrong.emplace_back(sure.accessor<double, 1>()[row], row);
-  }
+  const auto is = targets.ne(0), predicted = probabilities.ge(0.5), is_wrong = is.ne(predicted);
+  const auto sureness = at::where(predicted, probabilities, 1 - probabilities).mul(is_wrong).amax(1);
   std::vector<Mistake> mistakes;
-  for (const auto& [score, row] : surest(std::move(wrong))) {
-    mistakes.push_back({row, listed(is, row, label_names()), listed(predicted, row, label_names()), score});
+  for (const int64_t row : surest(is_wrong.any(1), sureness)) {
+    mistakes.push_back(
+        {row, listed(is, row, label_names()), listed(predicted, row, label_names()), sureness[row].item<double>()});
   }
   return mistakes;
 }

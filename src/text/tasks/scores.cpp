@@ -1,5 +1,6 @@
 #include "mezzo/text/tasks/scores.h"
 
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -17,21 +18,6 @@ template <class A, class B>
 void check_same_length(std::span<A> a, std::span<B> b, const char* what) {
   TORCH_CHECK_VALUE(a.size() == b.size(), what, ": ", a.size(), " rows beside ", b.size());
 }
-
-/// Rows of each class that are of it, were predicted to be, and both.
-struct Counts {
-  std::vector<double> is, predicted, hits;
-
-  Counts(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes)
-      : is(static_cast<size_t>(num_classes)), predicted(is), hits(is) {
-    check_same_length(y_true, y_pred, "scores");
-    for (size_t i = 0; i < y_true.size(); ++i) {
-      is.at(static_cast<size_t>(y_true[i])) += 1;
-      predicted.at(static_cast<size_t>(y_pred[i])) += 1;
-      hits.at(static_cast<size_t>(y_true[i])) += y_true[i] == y_pred[i] ? 1 : 0;
-    }
-  }
-};
 
 /// Rows by their value, the least first.
 std::vector<size_t> ascending(std::span<const double> values) {
@@ -67,27 +53,19 @@ double mean(std::span<const double> values) {
 
 }  // namespace
 
-double balanced_accuracy(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes) {
-  const Counts counts(y_true, y_pred, num_classes);
-  double sum = 0, classes = 0;
-  for (size_t i = 0; i < counts.is.size(); ++i) {
-    if (counts.is[i] == 0) continue;
-    sum += counts.hits[i] / counts.is[i];
-    ++classes;
-  }
-  return classes == 0 ? kNan : sum / classes;
+double balanced_accuracy(const at::Tensor& y_true, const at::Tensor& y_pred, int64_t num_classes) {
+  const auto is = at::bincount(y_true, /*weights=*/{}, num_classes);
+  const auto hits = at::bincount(y_true.masked_select(y_true.eq(y_pred)), /*weights=*/{}, num_classes);
+  return (hits.to(at::kDouble) / is).masked_select(is.gt(0)).mean().item<double>();
 }
 
-double matthews_corrcoef(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes) {
-  const Counts counts(y_true, y_pred, num_classes);
-  const auto rows = static_cast<double>(y_true.size());
-  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
-    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-  };
-  const double right = std::accumulate(counts.hits.begin(), counts.hits.end(), 0.0);
-  const double spread =
-      (rows * rows - dot(counts.is, counts.is)) * (rows * rows - dot(counts.predicted, counts.predicted));
-  return spread == 0 ? 0 : (right * rows - dot(counts.is, counts.predicted)) / std::sqrt(spread);
+double matthews_corrcoef(const at::Tensor& y_true, const at::Tensor& y_pred, int64_t num_classes) {
+  const auto is = at::bincount(y_true, /*weights=*/{}, num_classes).to(at::kDouble);
+  const auto predicted = at::bincount(y_pred, /*weights=*/{}, num_classes).to(at::kDouble);
+  const auto rows = static_cast<double>(y_true.size(0)), right = y_true.eq(y_pred).sum().item<double>();
+  const auto dot = [](const at::Tensor& a, const at::Tensor& b) { return a.dot(b).item<double>(); };
+  const double spread = (rows * rows - dot(is, is)) * (rows * rows - dot(predicted, predicted));
+  return spread == 0 ? 0 : (right * rows - dot(is, predicted)) / std::sqrt(spread);
 }
 
 double roc_auc(std::span<const bool> is_positive, std::span<const double> scores) {

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "mezzo/text/tasks/scores.h"
@@ -20,8 +19,6 @@
 
 namespace mezzo::text {
 namespace {
-
-std::span<const int64_t> ids(const at::Tensor& tensor) { return elements<int64_t>(tensor); }
 
 /// In the order of what evaluate() measures.
 std::vector<MetricInfo> single_label_metrics() {
@@ -36,38 +33,23 @@ std::vector<MetricInfo> single_label_metrics() {
           {"expected_calibration_error", "calibration error", /*is_share=*/true, /*greater_is_better=*/false}};
 }
 
-/// What the probabilities of labels come to.
-struct ProbabilityScores {
-  double log_loss = 0, calibration_error = 0;
-  std::vector<CalibrationBin> calibration;
-};
+/// Of each row the value of that label, [rows].
+at::Tensor of_labels(const at::Tensor& rows, const at::Tensor& labels) {
+  return rows.gather(1, labels.unsqueeze(1)).squeeze(1);
+}
 
-/// @param probabilities  [rows, labels], float64.
-ProbabilityScores scores_of(const at::Tensor& probabilities,
-                            std::span<const int64_t> is,
-                            std::span<const int64_t> predicted) {
-  const auto rows = static_cast<size_t>(probabilities.size(0));
-  const auto probability = probabilities.accessor<double, 2>();
-  ProbabilityScores scores;
-  std::vector<double> confidences(rows);
-  const std::unique_ptr<bool[]> is_right(new bool[rows]);
-  for (size_t i = 0; i < rows; ++i) {
-    const auto row = static_cast<int64_t>(i);
-    confidences[i] = probability[row][predicted[i]];
-    is_right[i] = is[i] == predicted[i];
-    scores.log_loss -= std::log(std::max(probability[row][is[i]], std::numeric_limits<double>::epsilon()));
-  }
-  scores.log_loss /= static_cast<double>(rows);
-  scores.calibration = calibration_bins(confidences, {is_right.get(), rows});
-  scores.calibration_error = expected_calibration_error(scores.calibration);
-  return scores;
+std::vector<CalibrationBin> calibration_of(const at::Tensor& probabilities,
+                                           const at::Tensor& targets,
+                                           const at::Tensor& predicted) {
+  const auto confidences = of_labels(probabilities, predicted), is_right = predicted.eq(targets);
+  return calibration_bins(elements<double>(confidences), elements<bool>(is_right));
 }
 
 /// Log loss is convex in 1 / temperature, and its slope rises through 0 at the least.
 double fit_temperature(const at::Tensor& outputs, const at::Tensor& targets) {
   constexpr double kMost = 100;
   const auto x = outputs.to(at::kDouble);
-  const auto of_target = x.gather(1, targets.unsqueeze(1)).sum();
+  const auto of_target = of_labels(x, targets).sum();
   const auto slope = [&](double log_temperature) {
     const auto p = at::softmax(x * std::exp(-log_temperature), 1);
     return ((p * x).sum() - of_target).item<double>();
@@ -118,38 +100,38 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
     return evaluation;
   }
   const auto predicted = outputs.argmax(1).contiguous();
-  const auto is = ids(targets), was_predicted = ids(predicted);
-  auto report = classification_report(is, was_predicted, labels().names());
+  auto report = classification_report(elements<int64_t>(targets), elements<int64_t>(predicted), labels().names());
   const auto probabilities = at::softmax(outputs, 1, at::kDouble);
   // Of two labels the second is the positive one, as scikit-learn has it.
   const int64_t first = labels().size() == 2 ? 1 : 0;
   const auto by_label = probabilities.t().slice(0, first).contiguous();
   const auto has_label = at::arange(first, labels().size()).unsqueeze(1).eq(targets);  // [labels, rows]
-  const auto [roc_auc, average_precision] = ranking_scores(elements<bool>(has_label), elements<double>(by_label),
-                                                           is.size(), /*absent_labels_count=*/first == 1);
-  auto [log_loss, calibration_error, calibration] = scores_of(probabilities, is, was_predicted);
+  const auto [roc_auc, average_precision] =
+      ranking_scores(elements<bool>(has_label), elements<double>(by_label), static_cast<size_t>(targets.size(0)),
+                     /*absent_labels_count=*/first == 1);
+  const auto of_targets = of_labels(probabilities, targets).clamp_min(std::numeric_limits<double>::epsilon());
+  evaluation.calibration = calibration_of(probabilities, targets, predicted);
+  const double calibration_error = expected_calibration_error(evaluation.calibration);
   const double values[] = {report.accuracy,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,
-                           balanced_accuracy(is, was_predicted, labels().size()),
-                           matthews_corrcoef(is, was_predicted, labels().size()),
+                           balanced_accuracy(targets, predicted, labels().size()),
+                           matthews_corrcoef(targets, predicted, labels().size()),
                            roc_auc,
                            average_precision,
-                           log_loss,
+                           -of_targets.log().mean().item<double>(),
                            calibration_error};
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
   evaluation.never_predicted = report.never_predicted();
   evaluation.majority_baseline =
-      static_cast<double>(label_counts(targets).max().item<int64_t>()) / static_cast<double>(is.size());
+      static_cast<double>(label_counts(targets).max().item<int64_t>()) / static_cast<double>(targets.size(0));
   evaluation.confusion_matrix = std::move(report.confusion);
-  evaluation.calibration = std::move(calibration);
   return evaluation;
 }
 
 std::vector<Mistake> SingleLabelClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
-  const auto predicted = outputs.argmax(1).contiguous();
-  return surest_mistakes(at::softmax(outputs, 1, at::kDouble), ids(targets), ids(predicted), labels().names());
+  return surest_mistakes(at::softmax(outputs, 1, at::kDouble), targets, outputs.argmax(1), labels().names());
 }
 
 Tuning SingleLabelClassification::tune(const at::Tensor& outputs, const at::Tensor& targets) const {
@@ -157,7 +139,7 @@ Tuning SingleLabelClassification::tune(const at::Tensor& outputs, const at::Tens
   if (temperature == 1) return {{}, "no temperature is fitted: all labels of dev are right, or no better than chance"};
   const auto predicted = outputs.argmax(1).contiguous();
   const auto error_at = [&](double t) {
-    return scores_of(at::softmax(outputs.to(at::kDouble) / t, 1), ids(targets), ids(predicted)).calibration_error;
+    return expected_calibration_error(calibration_of(at::softmax(outputs.to(at::kDouble) / t, 1), targets, predicted));
   };
   return {{1 / temperature, {}},
           fmt::format("temperature {:.4g} fitted on dev: calibration error {:.4f} there, {:.4f} without it",

@@ -1,34 +1,28 @@
 #include "text/tasks/surest.h"
 
-#include <algorithm>
-#include <utility>
+#include <ATen/ops/argsort.h>
+
+#include "text/tasks/elements.h"
 
 namespace mezzo::text {
 
-std::vector<SureMistake> surest(std::vector<SureMistake> wrong) {
-  const auto is_surer = [](const SureMistake& left, const SureMistake& right) {
-    return left.first != right.first ? left.first > right.first : left.second < right.second;
-  };
-  const size_t count = std::min(wrong.size(), kMostMistakes);
-  std::ranges::partial_sort(wrong, wrong.begin() + static_cast<ptrdiff_t>(count), is_surer);
-  wrong.resize(count);
-  return wrong;
+std::vector<int64_t> surest(const at::Tensor& is_wrong, const at::Tensor& sureness) {
+  constexpr int64_t kMost = 20;
+  const auto wrong = is_wrong.nonzero().squeeze(1);
+  const auto order = at::argsort(sureness.index_select(0, wrong), /*stable=*/true, /*dim=*/0, /*descending=*/true);
+  const auto rows = wrong.index_select(0, order.slice(0, 0, kMost));
+  return {elements<int64_t>(rows).begin(), elements<int64_t>(rows).end()};
 }
 
 std::vector<Mistake> surest_mistakes(const at::Tensor& probabilities,
-                                     std::span<const int64_t> is,
-                                     std::span<const int64_t> predicted,
+                                     const at::Tensor& is,
+                                     const at::Tensor& predicted,
                                      const std::vector<std::string>& names) {
-  const auto probability = probabilities.accessor<double, 2>();
-  std::vector<SureMistake> wrong;
-  for (size_t i = 0; i < is.size(); ++i) {
-    const auto row = static_cast<int64_t>(i);
-    if (is[i] != predicted[i]) wrong.emplace_back(probability[row][predicted[i]], row);
-  }
+  const auto sureness = probabilities.gather(1, predicted.unsqueeze(1)).squeeze(1);
   std::vector<Mistake> mistakes;
-  for (const auto& [score, row] : surest(std::move(wrong))) {
-    const auto i = static_cast<size_t>(row);
-    mistakes.push_back({row, names[static_cast<size_t>(is[i])], names[static_cast<size_t>(predicted[i])], score});
+  for (const int64_t row : surest(predicted.ne(is), sureness)) {
+    mistakes.push_back(
+        {row, names[is[row].item<int64_t>()], names[predicted[row].item<int64_t>()], sureness[row].item<double>()});
   }
   return mistakes;
 }

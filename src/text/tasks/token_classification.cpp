@@ -167,9 +167,7 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
 
 std::vector<Mistake> TokenClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
   const auto [places, rows, ids] = rows_of_words(outputs, targets);
-  const auto predicted = rows.argmax(1);
-  auto mistakes = surest_mistakes(at::softmax(rows, 1, at::kDouble), elements<int64_t>(ids),
-                                  elements<int64_t>(predicted), label_names());
+  auto mistakes = surest_mistakes(at::softmax(rows, 1, at::kDouble), ids, rows.argmax(1), label_names());
   const auto place = elements<int64_t>(places);
   for (Mistake& mistake : mistakes) {
     const int64_t flat = place[static_cast<size_t>(mistake.row)];

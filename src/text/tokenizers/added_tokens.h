@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "text/tokenizers/double_array_trie.h"
+#include "text/tokenizers/json_field.h"
 #include "text/tokenizers/white_space.h"
 
 namespace mezzo::text {
@@ -80,6 +84,60 @@ class AddedTokenMatcher {
   std::vector<AddedToken> tokens_;
   DoubleArrayTrie trie_;     // ids are indices into tokens_
   std::string first_bytes_;  // the bytes that patterns start with
+};
+
+/// Refuses a token that is none, but somebody's text.
+/// @param where  what the message begins with.
+/// @throws c10::ValueError
+void check_token_length(const std::string& where, std::string_view token);
+
+/// `{"content": "[CLS]", "lstrip": false, ...}`, or only the content.
+AddedToken read_added_token(const JsonField& field, bool special);
+
+/// The tokens that the files name, with the rules of transformers for which one wins.
+class TokenList {
+ public:
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+  /// False, and nothing is added, where a token of that content is there.
+  bool add_if_new(const AddedToken& token) {
+    const bool is_new = places_.emplace(token.content, tokens_.size()).second;
+    if (is_new) tokens_.push_back(token);
+    return is_new;
+  }
+  void add_or_replace(const AddedToken& token) {
+    if (!add_if_new(token)) tokens_[places_.at(token.content)] = token;
+  }
+
+ private:
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::string, size_t> places_;  // by content
+};
+
+/// A tokenizer's added tokens with their ids, and what finds them in a text.
+class AddedVocabulary {
+ public:
+  AddedVocabulary() = default;
+
+  /// @param source      the file of the vocabulary, for messages.
+  /// @param added       in the order of addition; an id is -1 where no file has one.
+  /// @param vocabulary  tokens and ids, ascending by id, not empty; a token that is not among them gets the next id
+  ///   behind, as in tokenizers, and is put there.
+  /// @param find        the id of a token of the vocabulary, or -1.
+  /// @param normalize   for tokens that are found in the normalized text.
+  /// @throws c10::ValueError  where the files contradict each other.
+  AddedVocabulary(const std::string& source,
+                  std::vector<AddedToken> added,
+                  std::vector<std::pair<std::string, int32_t>>& vocabulary,
+                  const std::function<int32_t(const std::string&)>& find,
+                  const std::function<std::string(std::string_view)>& normalize);
+
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+  const AddedTokenMatcher& raw() const { return raw_; }
+  const AddedTokenMatcher& normalized() const { return normalized_; }
+
+ private:
+  std::vector<AddedToken> tokens_;
+  AddedTokenMatcher raw_, normalized_;
 };
 
 }  // namespace mezzo::text

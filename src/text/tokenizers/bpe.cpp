@@ -11,7 +11,7 @@
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
-#include "text/tokenizers/json_vocab.h"
+#include "text/tokenizers/vocab_files.h"
 
 namespace mezzo::text {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizers/added_token_list.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/json_field.h"
 #include "text/tokenizers/pipeline_tokenizer.h"
 #include "text/tokenizers/tokenizer_config.h"

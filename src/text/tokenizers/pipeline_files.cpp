@@ -6,11 +6,10 @@
 #include <optional>
 
 #include "text/io/json.h"
-#include "text/tokenizers/bpe_files.h"
 #include "text/tokenizers/class_document.h"
-#include "text/tokenizers/sentencepiece_document.h"
+#include "text/tokenizers/sentencepiece.h"
 #include "text/tokenizers/tokenizer_json.h"
-#include "text/tokenizers/vocab_txt.h"
+#include "text/tokenizers/vocab_files.h"
 
 namespace mezzo::text {
 

@@ -9,11 +9,11 @@
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/bpe.h"
+#include "text/tokenizers/token_model.h"
 #include "text/tokenizers/tokenizer_config.h"
 #include "text/tokenizers/tokenizer_json.h"
-#include "text/tokenizers/tokens.h"
 #include "text/tokenizers/unigram.h"
-#include "text/tokenizers/wordpiece_model.h"
+#include "text/tokenizers/wordpiece.h"
 #include "text/tokenizers/words_of_text.h"
 
 namespace mezzo::text {
@@ -32,7 +32,7 @@ std::unique_ptr<const TokenModel> read_model(const JsonField& model,
   }
   if (type == "Unigram") return std::make_unique<Unigram>(model);
   model.expect(type == "WordPiece", "BPE, Unigram or WordPiece");
-  return std::make_unique<WordPieceModel>(model);
+  return std::make_unique<WordPiece>(model);
 }
 
 /// Makes steps that write bytes as characters put a space before a text.
@@ -103,35 +103,6 @@ class PipelineTokenizer::ModelSink : public WordSink {
   std::vector<int32_t>& ids_;
 };
 
-/// Hands BERT's words to the model, until there are more than `limit` ids.
-class PipelineTokenizer::BertSink {
- public:
-  BertSink(const TokenModel& model, size_t limit, std::vector<int32_t>& ids)
-      : model_(model), limit_(limit), ids_(ids) {}
-
-  void append(char c) { word_.push_back(c); }
-  void append(std::string_view bytes) { word_.append(bytes); }
-  void append(char32_t c) { append_utf8(word_, c); }
-  void space(char32_t) { end_word(); }
-  void isolate(char32_t c) {
-    end_word();
-    append(c);
-    end_word();
-  }
-  bool full() const { return ids_.size() > limit_; }
-
-  void end_word() {
-    if (!word_.empty()) model_.append_ids(word_, ids_);
-    word_.clear();
-  }
-
- private:
-  const TokenModel& model_;
-  size_t limit_;
-  std::vector<int32_t>& ids_;
-  std::string word_;
-};
-
 /// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
 void PipelineTokenizer::append_ids(std::string_view text,
                                    const PreTokenizerSequence& pre_tokenizer,
@@ -140,7 +111,7 @@ void PipelineTokenizer::append_ids(std::string_view text,
   std::string repaired;
   if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   ModelSink sink(*model_, limit, ids);
-  BertSink bert_sink(*model_, limit, ids);
+  BertWords bert_words(sink);
   const auto append_normalized = [&](std::string_view normalized, size_t from_first) {
     added_.normalized().split(normalized, [&](TextSplit split) {
       if (sink.full()) return;
@@ -158,8 +129,8 @@ void PipelineTokenizer::append_ids(std::string_view text,
     if (split.id >= 0) {
       ids.push_back(split.id);
     } else if (bert_ && added_.normalized().empty()) {
-      bert_->run(split.text, bert_sink);
-      bert_sink.end_word();
+      bert_->run(split.text, bert_words);
+      bert_words.end_word();
     } else if (normalizer_.empty()) {
       append_normalized(split.text, from_first);
     } else {
@@ -217,7 +188,12 @@ std::vector<std::string> PipelineTokenizer::split_words(std::string_view text) c
   return words_of_text(text, added_, [this](std::string_view part) { return normalizer_(part); });
 }
 
-const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }
+const std::string& PipelineTokenizer::token(int32_t id) const {
+  const auto found = std::ranges::lower_bound(tokens_, id, {}, [](const auto& token) { return token.second; });
+  TORCH_CHECK_VALUE(found != tokens_.end() && found->second == id, "Tokenizer::token: no token of ", source_,
+                    " has the id ", id, "; ids go from 0 to ", tokens_.back().second);
+  return found->first;
+}
 
 void PipelineTokenizer::save(const std::filesystem::path& folder, const TokenizerSaveOptions& options) const {
   json document = document_;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "mezzo/text/tokenizers/tokenizer.h"
-#include "text/tokenizers/added_vocabulary.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/post_processor.h"
 #include "text/tokenizers/pre_tokenizer.h"
@@ -53,7 +53,6 @@ class PipelineTokenizer : public Tokenizer {
 
  private:
   class ModelSink;
-  class BertSink;
   void append_ids(std::string_view text,
                   const PreTokenizerSequence& pre_tokenizer,
                   size_t limit,

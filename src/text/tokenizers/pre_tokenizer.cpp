@@ -5,7 +5,6 @@
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
-#include "text/tokenizers/gpt2_pattern.h"
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/pattern.h"
 #include "text/tokenizers/unicode.h"

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/io/utf8.h"
 #include "text/tokenizers/json_field.h"
 
 namespace mezzo::text {
@@ -23,6 +25,31 @@ class WordSink {
 
   /// True to stop early.
   virtual bool full() const { return false; }
+};
+
+/// Joins the characters of BertNormalizer::run() to words. Call end_word() at the end of the text.
+class BertWords {
+ public:
+  explicit BertWords(WordSink& out) : out_(out) {}
+
+  void append(char c) { word_.push_back(c); }
+  void append(std::string_view bytes) { word_.append(bytes); }
+  void append(char32_t c) { append_utf8(word_, c); }
+  void space(char32_t) { end_word(); }
+  void isolate(char32_t c) {
+    end_word();
+    append(c);
+    end_word();
+  }
+  bool full() const { return out_.full(); }
+  void end_word() {
+    if (!word_.empty()) out_.add(word_, 0);
+    word_.clear();
+  }
+
+ private:
+  WordSink& out_;
+  std::string word_;
 };
 
 class PreTokenizer {

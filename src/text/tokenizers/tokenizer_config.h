@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "text/io/known_fields.h"
-#include "text/tokenizers/added_token_list.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/post_processor.h"
 
 namespace mezzo::text {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "text/tokenizers/added_token_list.h"
+#include "text/tokenizers/added_tokens.h"
 
 namespace mezzo::text {
 

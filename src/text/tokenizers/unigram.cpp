@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "text/io/utf8.h"
-#include "text/tokenizers/added_token_list.h"
+#include "text/tokenizers/added_tokens.h"
 #include "text/tokenizers/byte_level.h"
 
 namespace mezzo::text {

@@ -7,45 +7,13 @@
 #include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/graphemes.h"
 #include "text/tokenizers/normalizer.h"
+#include "text/tokenizers/pre_tokenizer.h"
 #include "text/tokenizers/white_space.h"
 
 namespace mezzo::text {
 namespace {
 
 using Normalize = std::function<std::string(std::string_view)>;
-
-/// The words of BERT, with all their characters.
-class BertWords {
- public:
-  template <class Use>
-  static void split(std::string_view text, const Use& use) {
-    static const BertNormalizer kSplitter({.lowercase = false, .strip_accents = false, .clean_text = false});
-    BertWords words;
-    kSplitter.run(text, words);
-    words.end_word();
-    std::ranges::for_each(words.words_, use);
-  }
-
-  void append(char c) { word_.push_back(c); }
-  void append(std::string_view bytes) { word_.append(bytes); }
-  void append(char32_t c) { append_utf8(word_, c); }
-  void space(char32_t) { end_word(); }
-  void isolate(char32_t c) {
-    end_word();
-    append(c);
-    end_word();
-  }
-  bool full() const { return false; }
-
- private:
-  void end_word() {
-    if (!word_.empty()) words_.push_back(std::move(word_));
-    word_.clear();
-  }
-
-  std::string word_;
-  std::vector<std::string> words_;
-};
 
 /// A normalized text that knows which part of the text each of its bytes is from. It is normalized one grapheme cluster
 /// after the other, which is exact unless a normalizer looks at more, as one that strips the ends of a text does.
@@ -87,7 +55,7 @@ class AlignedText {
   std::vector<Part> parts_;
 };
 
-class WordsOfText {
+class WordsOfText : WordSink {
  public:
   WordsOfText(const AddedVocabulary& added, const Normalize& normalize) : added_(added), normalize_(normalize) {}
 
@@ -119,12 +87,16 @@ class WordsOfText {
     add_words(text.substr(done));
   }
 
+  /// The words of BERT, with all their characters.
   void add_words(std::string_view text) {
-    BertWords::split(text, [this](std::string_view word) { add(word); });
+    static const BertNormalizer kSplitter({.lowercase = false, .strip_accents = false, .clean_text = false});
+    BertWords words(*this);
+    kSplitter.run(text, words);
+    words.end_word();
   }
 
   /// Without the characters at its ends that the tokenizer drops.
-  void add(std::string_view word) {
+  void add(std::string_view word, size_t = 0) override {
     const auto is_read = [&](std::string_view character) {
       if (character.size() == 1 && character[0] > ' ' && character[0] < '\x7F') return true;
       return !trim_begin(character).empty() && !trim_begin(normalize_(character)).empty();

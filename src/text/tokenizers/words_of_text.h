@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizers/added_vocabulary.h"
+#include "text/tokenizers/added_tokens.h"
 
 namespace mezzo::text {
 

@@ -66,7 +66,7 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
     }
     if (config.resume != "auto" || config.overwrite || !present->identity) return "";
     keep_chosen(config, present->identity->flags);
-    const RunSetup setup = set_up_run(config);
+    const RunSetup setup = set_up_run(config, ranks);
     choose_by_steps(config, std::ssize(setup.train.ids));
     const std::string difference = difference_of(*present, config, setup);
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,

@@ -16,6 +16,8 @@ using namespace mezzo::text;
 
 namespace {
 
+std::vector<std::string> to_strings(const Texts& texts) { return {texts.begin(), texts.end()}; }
+
 std::vector<int64_t> to_vector(const at::Tensor& targets) {
   return {targets.const_data_ptr<int64_t>(), targets.const_data_ptr<int64_t>() + targets.numel()};
 }
@@ -50,7 +52,7 @@ void bind_files(py::module_& m) {
                                : labels == "number"  ? LabelKind::kNumber
                                                      : LabelKind::kClass;
         auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind).columns({.encoding = encoding}));
-        return std::tuple(rows.texts, rows.labels, rows.places.lines);
+        return std::tuple(to_strings(rows.texts), rows.labels, rows.places.lines);
       },
       py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true, py::arg("labels") = "class",
       py::arg("encoding") = "auto");
@@ -62,14 +64,13 @@ void bind_files(py::module_& m) {
         const auto rows = load_rows(files, LoadRowsOptions().limit(limit).label_kind(kind).other_columns(true));
         std::vector<std::string> places;
         for (size_t i = 0; i < rows.texts.size(); ++i) places.push_back(rows.places.at(i));
-        return std::tuple(rows.texts, rows.labels, places, rows.others);
+        return std::tuple(to_strings(rows.texts), rows.labels, places, rows.others);
       },
       py::arg("paths"), py::arg("limit") = 0, py::arg("has_labels") = true);
   m.def("encode_labels", [](const std::vector<std::string>& train, const std::vector<std::string>& labels) {
     const auto rows_of = [](const std::vector<std::string>& names) {
       LabeledRows rows;
       rows.labels.assign(names.begin(), names.end());
-      rows.texts.resize(names.size());
       rows.places.lines.resize(names.size());
       return rows;
     };
@@ -80,17 +81,20 @@ void bind_files(py::module_& m) {
                          bool by_class, uint64_t seed) {
     const auto [first, second] =
         split_fold({.texts = std::move(texts), .targets = at::tensor(labels)}, folds, fold, by_class, seed);
-    return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
+    return std::tuple(to_strings(first.texts), to_vector(first.targets), to_strings(second.texts),
+                      to_vector(second.targets));
   });
   m.def("split_by_class",
         [](std::vector<std::string> texts, std::vector<int64_t> labels, double fraction, uint64_t seed) {
           const auto [first, second] =
               split_by_class({.texts = std::move(texts), .targets = at::tensor(labels)}, fraction, seed);
-          return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
+          return std::tuple(to_strings(first.texts), to_vector(first.targets), to_strings(second.texts),
+                            to_vector(second.targets));
         });
   m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
     const auto [first, second] = split_dataset({.texts = std::move(texts), .targets = at::tensor(labels)}, ratio, seed);
-    return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
+    return std::tuple(to_strings(first.texts), to_vector(first.targets), to_strings(second.texts),
+                      to_vector(second.targets));
   });
 
   m.def("classification_report", [](const std::vector<int64_t>& y_true, const std::vector<int64_t>& y_pred,

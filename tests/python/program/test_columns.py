@@ -110,7 +110,7 @@ def test_texts_may_be_in_the_column_of_labels_where_none_are_read(folders):
 @pytest.mark.parametrize("more, status, message", [
     (["--text-column", "x"], 1, "train.jsonl:1: row 1: the row has no key 'x' among"),
     (["--pair-column", "x"], 1, "train.jsonl:1: row 1: the row has no key 'x' among"),
-    (["--text-column", "label"], 2, "--label-column 'label' must be three columns, but two have one name"),
+    (["--text-column", "label"], 2, "--label-column 'label' must be different columns, but two have one name"),
     (["--text-column", ""], 2, "--text-column"),
 ])
 def test_what_cannot_be_meant_is_refused(more, status, message, folders, tmp_path):

@@ -179,11 +179,11 @@ TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
     EXPECT_THAT(load("a.data", "text\tlabel\ngood\t1\n", with({.delimiter = name})).texts, ElementsAre("good"));
   }
   EXPECT_EQ(
-      error("a.csv", "text;label\n", with({.delimiter = "comma"})),
+      error("a.csv", "text;label\n", with({.delimiter = ","})),
       "a.csv:1: no columns 'text' and 'label' among 'text;label'. Pass --text-column NAME --label-column NAME. If "
       "this line is a row and no header, name the columns: --columns text,label.");
   for (const char* bad : {"", ",,", "\"", "é"}) {
-    EXPECT_THAT(error("a.csv", "text", with({.delimiter = bad})), StartsWith("--delimiter must be auto, comma,"));
+    EXPECT_THAT(error("a.csv", "text", with({.delimiter = bad})), StartsWith("--delimiter must be auto, tab,"));
   }
   EXPECT_EQ(error("a.jsonl", "[]", with({.delimiter = ","})),
             "a.jsonl: --delimiter, --columns and --no-header are for tables, and .jsonl is none.");
@@ -342,7 +342,7 @@ TEST_F(DataFilesTest, ReadsTheColumnsOfConllThatAreAskedFor) {
   EXPECT_EQ(error("a.conll", "a O\n", words({.text = "3"})),
             "a.conll:1: row 1: the line has a word alone. Put its label into the last column.");
   EXPECT_EQ(error("a.conll", "a O\n", words({.label = "3"})),
-            "a.conll:1: row 1: the line has 2 columns, and --label-column is 3.");
+            "a.conll:1: row 1: the line has 2 columns, and column 3 is to be read.");
   EXPECT_EQ(
       error("a.conll", "a O\n", words({.text = "word"})),
       "a.conll:1: the columns of a .conll file have numbers, from 1. Pass --text-column with a number, not 'word'.");

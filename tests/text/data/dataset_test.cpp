@@ -214,7 +214,7 @@ TEST_F(LoadRowsTest, ReadsTheColumnsThatAreAskedFor) {
   EXPECT_EQ(error("a.jsonl", R"(["a", 1])", options), "a.jsonl:1: row 1: the row is an array, which has no \"q2\".");
   EXPECT_EQ(
       error("a.csv", "x", LoadRowsOptions().columns({.text = "label"})),
-      "--text-column 'label', --pair-column 'text_pair' and --label-column 'label' must be three columns, but two "
+      "--text-column 'label', --pair-column 'text_pair' and --label-column 'label' must be different columns, but two "
       "have one name");
   EXPECT_EQ(error("a.csv", "x", LoadRowsOptions().columns({.text = ""})), "--text-column is empty; name a column");
 }
@@ -463,12 +463,11 @@ TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
 }
 
 TEST_F(LoadRowsTest, RefusesJsonThatIsNoRows) {
-  const std::string advice =
-      "the row is an object without 'text'. If its array 'items' holds the rows, save that array alone as a .json "
-      "file.";
   for (const char* file : {"a.json", "a.jsonl"}) {
-    EXPECT_EQ(error(file, R"({"items": [{"text": "a"}]})"), std::string(file) + ":1: row 1: " + advice);
-    EXPECT_EQ(error(file, R"({"items": [["a", 0]]})"), std::string(file) + ":1: row 1: " + advice);
+    EXPECT_EQ(error(file, R"({"items": [{"text": "a"}], "version": 1})"),
+              std::string(file) +
+                  ":1: row 1: the row has no keys 'text' and 'label' among 'items', 'version'. Pass "
+                  "--text-column NAME --label-column NAME.");
   }
   EXPECT_EQ(error("a.jsonl", R"({"review": "goal", "stars": 5, "tags": ["x"]})"),
             "a.jsonl:1: row 1: the row has no keys 'text' and 'label' among 'review', 'stars', 'tags'. Pass "
@@ -696,7 +695,13 @@ TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   const ScratchFolder none;
   const auto error = [&](const RawLabel& label, const LabelMap& labels) {
     return value_error(
-        [&] { label_ids({.places = {"f", {3, 9}}, .texts = {"", ""}, .labels = {id(0), label}}, labels); }, none);
+        [&] {
+          label_ids({.places = {"f", {3, 9}},
+                     .texts = {"", ""},
+                     .labels = {label == id(2) ? id(0) : name(labels.name(0)), label}},
+                    labels);
+        },
+        none);
   };
   const LabelMap labels = LabelMap::from_names({"joy", "anger"});
   EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 
+#include "text/scratch_folder.h"
+
 namespace mezzo::text {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using Texts = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
 /// An id a byte, of both texts.
 class ByteTokenizer : public Tokenizer {
@@ -67,8 +69,7 @@ TEST(TokenizedTextsTest, EncodesEachTextAndCountsThoseThatWereCut) {
   const std::vector<std::string> texts(200, "abc");
   const auto tokenized = tokenize(ByteTokenizer(), texts, {}, /*max_length=*/2);
   EXPECT_EQ(tokenized.ids.size(), 200u);
-  EXPECT_TRUE(
-      std::ranges::all_of(tokenized.ids, [](const auto& ids) { return ids == std::vector<int32_t>{'a', 'b'}; }));
+  EXPECT_THAT(tokenized.ids, testing::Each(ElementsAre('a', 'b')));
   EXPECT_EQ(tokenized.truncated, 200);
   EXPECT_FALSE(tokenized.targets.defined());
 }
@@ -127,7 +128,7 @@ TEST(TokenizedTextsTest, PutsTextsBehindOthersWhateverEitherLacks) {
 }
 
 TEST(TokenizedTextsTest, KeepsTheWordsOfTokensWhereTextsArePutTogether) {
-  const std::vector<Texts> words = {{"ab", "c"}}, others = {{"d"}};
+  const std::vector<Words> words = {{"ab", "c"}}, others = {{"d"}};
   auto texts = tokenize(ByteTokenizer(), words, /*max_length=*/2);
   append(texts, tokenize(ByteTokenizer(), others, /*max_length=*/2));
   EXPECT_THAT(texts.word_ids, ElementsAre(ElementsAre(0, 0), ElementsAre(0)));
@@ -136,7 +137,7 @@ TEST(TokenizedTextsTest, KeepsTheWordsOfTokensWhereTextsArePutTogether) {
 }
 
 TEST(TokenizedTextsTest, GivesTargetsOfWordsToTheirFirstTokens) {
-  const std::vector<Texts> words = {{"ab", "", "c"}, {"d"}, {}, {"e", "fgh", "i"}};
+  const std::vector<Words> words = {{"ab", "", "c"}, {"d"}, {}, {"e", "fgh", "i"}};
   auto tokenized = tokenize(ByteTokenizer(), words, /*max_length=*/3);
   EXPECT_EQ(tokenized.truncated, 1);
   constexpr int32_t kNone = TokenizedTexts::kNoTarget;
@@ -148,6 +149,29 @@ TEST(TokenizedTextsTest, GivesTargetsOfWordsToTheirFirstTokens) {
   EXPECT_EQ(tokenized.count_targets(all), 5);
   EXPECT_EQ(tokenized.count_targets(last), 2);
   EXPECT_EQ(tokenized.count_targets(empty), 0);
+}
+
+TEST(TokenizedTextsTest, IsTheSameInAFileAndSaysHowManyAreDone) {
+  const ScratchFolder folder;
+  Texts texts;
+  for (int i = 0; i < 40'000; ++i)
+    texts.push_back(std::string(static_cast<size_t>(i % 40 + 1), static_cast<char>('a' + i % 26)));
+  const Texts pairs = texts.subspan(0, texts.size());
+  std::vector<int64_t> done;
+  const auto memory = std::make_shared<RowMemory>(0, folder.path());
+  const TokenizeOptions mapped{
+      .count_lost = true, .memory = memory, .on_texts = [&](int64_t count) { done.push_back(count); }};
+  const auto in_file = tokenize(ByteTokenizer(), texts, pairs, /*max_length=*/50, mapped);
+  const auto in_memory = tokenize(ByteTokenizer(), texts, pairs, /*max_length=*/50, {.count_lost = true});
+  EXPECT_EQ(in_file.ids, in_memory.ids);
+  EXPECT_EQ(in_file.token_types, in_memory.token_types);
+  EXPECT_EQ(in_file.lost_tokens, in_memory.lost_tokens);
+  EXPECT_GT(in_file.lost_tokens, 0);
+  EXPECT_THAT(done, ElementsAre(16384, 32768, 40000));
+  EXPECT_EQ(memory->bytes_in_memory(), 0);
+  EXPECT_GT(memory->bytes_in_files(), 4 * in_file.count_tokens());
+  const auto windows = tokenize_windows(ByteTokenizer(), texts, /*max_length=*/8, /*stride=*/0, mapped);
+  EXPECT_EQ(windows.window_lengths, tokenize_windows(ByteTokenizer(), texts, 8, 0).window_lengths);
 }
 
 }  // namespace

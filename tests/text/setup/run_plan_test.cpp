@@ -35,7 +35,7 @@ class RunPlanTest : public testing::TestWithParam<std::tuple<int64_t, int, std::
   static TokenizedTexts make_texts() {
     TokenizedTexts texts;
     for (int64_t i = 0; i < kTexts; ++i) {
-      texts.ids.emplace_back(static_cast<size_t>(1 + i * 7 % 5), 1);
+      texts.ids.push_back(std::vector<int32_t>(static_cast<size_t>(1 + i * 7 % 5), 1));
     }
     return texts;
   }

@@ -1,5 +1,6 @@
 #include "text/tasks/surest.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,22 +9,20 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using testing::Pair;
 
 TEST(SurestTest, TheSurestComeFirstAndOfEquallySureOnesTheFirst) {
-  EXPECT_THAT(surest({{0.5, 4}, {0.9, 7}, {0.5, 1}, {0.7, 2}}),
-              ElementsAre(Pair(0.9, 7), Pair(0.7, 2), Pair(0.5, 1), Pair(0.5, 4)));
-  EXPECT_THAT(surest({}), IsEmpty());
+  const auto sureness = at::tensor({0.1, 0.5, 0.99, 0.7, 0.5, 0.9}, at::kDouble);
+  const auto is_wrong = at::tensor({0, 1, 0, 1, 1, 1}).to(at::kBool);
+  EXPECT_THAT(surest(is_wrong, sureness), ElementsAre(5, 3, 1, 4));
+  EXPECT_THAT(surest(at::zeros({6}, at::kBool), sureness), IsEmpty());
 }
 
 TEST(SurestTest, TwentyAtMostAreKept) {
-  std::vector<SureMistake> wrong;
-  for (int64_t i = 0; i < 100; ++i) wrong.emplace_back(static_cast<double>(i % 50) / 50, i);
-  const auto kept = surest(wrong);
-  ASSERT_EQ(kept.size(), kMostMistakes);
-  EXPECT_THAT(kept.front(), Pair(0.98, 49));
-  EXPECT_THAT(kept[1], Pair(0.98, 99));
-  EXPECT_THAT(kept.back(), Pair(0.8, 90));
+  const auto kept = surest(at::ones({100}, at::kBool), at::arange(100, at::kDouble).remainder(50));
+  ASSERT_EQ(kept.size(), 20u);
+  EXPECT_EQ(kept.front(), 49);
+  EXPECT_EQ(kept[1], 99);
+  EXPECT_EQ(kept.back(), 90);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,8 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "mezzo/text/data/rows.h"
 
 namespace mezzo::text {
 
@@ -50,8 +53,8 @@ bool repair_utf8(std::string& text);
 /// The rows of a data file, or of several. All text is valid UTF-8.
 struct LabeledRows {
   RowPlaces places;
-  std::vector<std::string> texts;
-  std::vector<std::string> text_pairs = {};          ///< the second text of each row; empty where rows are single texts
+  Texts texts;
+  Texts text_pairs = {};                             ///< the second text of each row; empty where rows are single texts
   std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where nobody asked for them
   std::vector<RawLabel> labels;
   std::vector<std::string> others = {};  ///< the other columns of each row as a JSON object, "" for none; where asked
@@ -71,7 +74,7 @@ struct ColumnNames {
   bool unquoted = false;        ///< a quote in a table is a character as others are, not the beginning of a field
   /// A name that iconv knows, such as "GB18030"; "auto": see load_rows().
   std::string encoding = "auto";
-  /// Of a table: a character, "comma", "semicolon", "tab", "pipe" or "space"; "auto": see load_rows().
+  /// Of a table: an ASCII character, or "tab"; "auto": see load_rows().
   std::string delimiter = "auto";
   std::string columns = "";  ///< names of a table's columns with commas between them; the file then has no header
   bool no_header = false;    ///< the first line of a table is a row; without `columns`, names are numbers from 1
@@ -90,6 +93,8 @@ struct ColumnNames {
 /// @return the words of a text, each a part of the text, in their order.
 using WordSplitter = std::function<std::vector<std::string>(std::string_view text)>;
 
+using RowsRead = std::function<void(const std::string& file, int64_t rows)>;
+
 struct LoadRowsOptions {
   /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
@@ -105,6 +110,10 @@ struct LoadRowsOptions {
   TORCH_ARG(std::string, on_other_task) = "--task";
   /// Whether LabeledRows::others is wanted. With LabelKind::kNone a label is one of them.
   TORCH_ARG(bool, other_columns) = false;
+  /// Of the texts; null: all in memory.
+  TORCH_ARG(std::shared_ptr<RowMemory>, memory) = nullptr;
+  /// Called now and then with the file and how many of its rows are read.
+  TORCH_ARG(RowsRead, on_rows) = {};
 };
 
 /// Reads a data file, of the kind that its name says:
@@ -190,8 +199,8 @@ class LabelMap {
 
 /// Texts, and what a task makes of their labels.
 struct Dataset {
-  std::vector<std::string> texts;
-  std::vector<std::string> text_pairs = {};          ///< the second text of each row; empty where rows are single texts
+  Texts texts;
+  Texts text_pairs = {};                             ///< the second text of each row; empty where rows are single texts
   at::Tensor targets;                                ///< row i is text i's; undefined where there are none
   RowPlaces places = {};                             ///< without lines where they are not known
   std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where they are not known
@@ -220,7 +229,7 @@ Dataset to_dataset(LabeledRows rows, at::Tensor targets);
 /// `torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))`. Leaves torch's
 /// default generator alone.
 /// @throws c10::ValueError  unless `ratio` is between 0 and 1 and each part has a row
-std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed);
+std::pair<Dataset, Dataset> split_dataset(const Dataset& dataset, double ratio, uint64_t seed);
 
 /// Likewise, with the same share of each class in both parts, to a row (for `--stratify`): the classes with the
 /// largest remainders get one more until there are as many rows as `fraction` says. A class keeps at least one row in
@@ -229,7 +238,7 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
 /// @see sklearn.model_selection.train_test_split (Python) with `stratify`, which draws other rows, and refuses a class
 /// of
 ///   one.
-std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uint64_t seed);
+std::pair<Dataset, Dataset> split_by_class(const Dataset& dataset, double fraction, uint64_t seed);
 
 /// Splits off one of `folds` parts, which together hold each row once, as the second part (for `--folds`). By class,
 /// each fold has as many rows of each as scikit-learn's StratifiedKFold gives it; else sizes differ by a row at most.
@@ -237,6 +246,7 @@ std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uin
 /// @param fold  from 0.
 /// @param by_class  with targets [N] int64, from 0.
 /// @throws c10::ValueError  for less than two folds, or more than there are rows.
-std::pair<Dataset, Dataset> split_fold(Dataset dataset, int64_t folds, int64_t fold, bool by_class, uint64_t seed);
+std::pair<Dataset, Dataset> split_fold(
+    const Dataset& dataset, int64_t folds, int64_t fold, bool by_class, uint64_t seed);
 
 }  // namespace mezzo::text

@@ -7,18 +7,20 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/text/data/rows.h"
+
 namespace mezzo::text {
 
-/// Rows of texts, or of pairs of texts, which live elsewhere.
+/// Rows of texts, or of pairs of texts. Words and other columns live elsewhere.
 struct TextSpans {
-  std::span<const std::string> texts;
-  std::span<const std::string> text_pairs = {};          ///< as many, or none where texts stand alone
+  Texts texts;
+  Texts text_pairs = {};                                 ///< as many, or none where texts stand alone
   std::span<const std::vector<std::string>> words = {};  ///< of each text; none where they are not wanted
   std::span<const std::string> others = {};  ///< other columns, as of LabeledRows; none where there are none
 
   TextSpans subspan(size_t begin, size_t count) const {
     const auto part = [&](const auto& of_all) { return of_all.empty() ? of_all : of_all.subspan(begin, count); };
-    return {part(texts), part(text_pairs), part(words), part(others)};
+    return {texts.subspan(begin, count), text_pairs.subspan(begin, count), part(words), part(others)};
   }
 };
 

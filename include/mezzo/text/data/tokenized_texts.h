@@ -6,24 +6,26 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "mezzo/text/data/rows.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
 
 namespace mezzo::text {
 
 /// Token ids of texts, and what belongs to them.
 struct TokenizedTexts {
-  std::vector<std::vector<int32_t>> ids;
+  Rows<int32_t> ids;
   /// The ids that each window of a text has, of which its ids are one after the other; none at all where no text has
   /// more than one.
-  std::vector<std::vector<int32_t>> window_lengths = {};
-  std::vector<std::vector<int32_t>> token_types = {};  ///< as long as the ids each; none at all where all are 0
+  Rows<int32_t> window_lengths = {};
+  Rows<int32_t> token_types = {};  ///< as long as the ids each; none at all where all are 0
   /// As long as the ids each: the word of its text that a token is of, -1 for special ones; none at all where words are
   /// not known.
-  std::vector<std::vector<int32_t>> word_ids = {};
+  Rows<int32_t> word_ids = {};
   /// Row i is text i's; undefined where there are none. Where words are known, [N, longest] int32: of the first token
   /// of a word the word's, of others kNoTarget.
   at::Tensor targets = {};
@@ -45,27 +47,34 @@ TokenizedTexts subspan(const TokenizedTexts& texts, int64_t begin, int64_t count
 /// Puts texts behind others that the same tokenizer made; they are left empty. No targets.
 void append(TokenizedTexts& texts, TokenizedTexts&& more);
 
+struct TokenizeOptions {
+  /// Whether to count what texts lose that are cut, which are encoded once more for that, whole.
+  bool count_lost = false;
+  std::shared_ptr<RowMemory> memory = nullptr;       ///< of the ids; null: all in memory
+  std::function<void(int64_t texts)> on_texts = {};  ///< called now and then with how many are done
+};
+
 /// Encodes texts, or pairs of texts, in parallel. No targets.
 /// @param text_pairs  as many as `texts`; none where these stand alone
 /// @param max_length  as of Tokenizer::encode
-/// @param count_lost  what texts lose that are cut, which are encoded once more for that, whole
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
-                        std::span<const std::string> texts,
-                        std::span<const std::string> text_pairs,
+                        const Texts& texts,
+                        const Texts& text_pairs,
                         int64_t max_length,
-                        bool count_lost = false);
+                        const TokenizeOptions& options = {});
 
 /// Encodes texts whose words are known, in parallel. No targets.
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::vector<std::string>> words,
                         int64_t max_length,
-                        bool count_lost = false);
+                        const TokenizeOptions& options = {});
 
 /// Encodes texts as windows, in parallel: see Tokenizer::encode_windows(). No targets.
 TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
-                                std::span<const std::string> texts,
+                                const Texts& texts,
                                 int64_t max_length,
-                                int64_t stride);
+                                int64_t stride,
+                                const TokenizeOptions& options = {});
 
 /// What the cut of texts costs, for a note: "cut to 128 tokens: 2.5 % of all tokens are not read".
 /// @param read, lost  tokens of all texts, special ones included.

@@ -23,7 +23,7 @@ namespace mezzo::text {
 std::vector<std::string> predictions_as_json(const Task& task,
                                              const TextSpans& rows,
                                              const at::Tensor& outputs,
-                                             std::span<const std::vector<int32_t>> word_ids,
+                                             Rows<int32_t> word_ids,
                                              const PredictionOptions& options,
                                              bool logits);
 

@@ -138,8 +138,8 @@ void visit_settings(Config& config, Visit&& visit) {
             .basic()
             .changes_no_numbers(),
         config.encoding);
-  visit(Setting(kData, "delimiter", "comma, semicolon, tab, pipe, space or a character; auto: detected")
-            .metavar("NAME")
+  visit(Setting(kData, "delimiter", "delimiter of tables: a character, or tab; auto: detected")
+            .metavar("C")
             .basic()
             .changes_no_numbers(),
         config.delimiter);
@@ -155,6 +155,13 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "folds", "number of folds of cross-validation; 0: off").between(0, 1000), config.folds);
   visit(Setting(kData, "fold", "the only fold to train, from 1; 0: all").between(0, 1000), config.fold);
   visit(Setting(kData, "limit", "number of training texts to read; 0: all").least(0), config.limit);
+  visit(Setting(kData, "data-memory",
+                "GB of texts and token ids in memory; more go to a file beside --output; auto: a quarter of the memory")
+            .between(0, kMillion)
+            .none("auto")
+            .takes_none(true)
+            .changes_no_numbers(),
+        config.data_memory);
   visit(Setting(kData, "output", "folder for the results").metavar("DIR").required().changes_no_numbers(),
         config.output);
   visit(Setting(kData, "overwrite", "replace the run in --output").basic().changes_no_numbers().is_recorded(false),

@@ -33,18 +33,19 @@ struct TrainConfig {
   std::string text_column = "text";          ///< of the data files; in JSON, the key
   std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
   std::string label_column = "label";        ///< several with commas between them: one for each label
-  std::string labels;              ///< all of them in their order, with commas between; empty: those of `train`
-  bool unquoted = false;           ///< quotes are plain characters
-  std::string encoding = "auto";   ///< of the data files: a name that iconv knows
-  std::string delimiter = "auto";  ///< of tables: see ColumnNames
-  std::string table_columns;       ///< names of the columns of tables without a header, with commas between them
-  bool no_header = false;          ///< tables have no header; without `table_columns`, columns have numbers from 1
-  double dev_ratio = 0.08;         ///< 0 trains on all rows; not used where `dev` is given
-  bool stratify = false;           ///< the dev part of `dev_ratio` has the same share of each class
-  int64_t folds = 0;               ///< in place of `dev_ratio`: number of parts of the training rows; 0: off
-  int64_t fold = 0;                ///< with `folds`: the one that is dev, from 1; 0: each in its turn
-  std::filesystem::path output;    ///< folder for the results
-  bool overwrite = false;          ///< replace a run that `output` holds
+  std::string labels;                 ///< all of them in their order, with commas between; empty: those of `train`
+  bool unquoted = false;              ///< quotes are plain characters
+  std::string encoding = "auto";      ///< of the data files: a name that iconv knows
+  std::string delimiter = "auto";     ///< of tables: see ColumnNames
+  std::string table_columns;          ///< names of the columns of tables without a header, with commas between them
+  bool no_header = false;             ///< tables have no header; without `table_columns`, columns have numbers from 1
+  double dev_ratio = 0.08;            ///< 0 trains on all rows; not used where `dev` is given
+  bool stratify = false;              ///< the dev part of `dev_ratio` has the same share of each class
+  int64_t folds = 0;                  ///< in place of `dev_ratio`: number of parts of the training rows; 0: off
+  int64_t fold = 0;                   ///< with `folds`: the one that is dev, from 1; 0: each in its turn
+  std::optional<double> data_memory;  ///< GB of texts and token ids in memory; nullopt: a quarter of the memory
+  std::filesystem::path output;       ///< folder for the results
+  bool overwrite = false;             ///< replace a run that `output` holds
 
   std::string precision = "auto";          ///< fp32, bf16, fp16, auto
   std::string device = "auto";             ///< cpu, cuda, cuda:N, auto

@@ -2,6 +2,8 @@
 
 #include "mezzo/cpp20.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,14 +14,14 @@ namespace mezzo::text {
 // most n log n for n rows. A score that is not defined is NaN.
 
 /// Mean of the recalls of the classes that occur.
-/// @param y_true, y_pred  ids of classes, one per row, from 0 to `num_classes` - 1.
+/// @param y_true, y_pred  ids of classes, [rows] int64 on CPU, from 0 to `num_classes` - 1.
 /// @see sklearn.metrics.balanced_accuracy_score (Python)
-double balanced_accuracy(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes);
+double balanced_accuracy(const at::Tensor& y_true, const at::Tensor& y_pred, int64_t num_classes);
 
 /// From -1 to 1, and 0 where all rows are, or were predicted to be, of one class.
 /// @see sklearn.metrics.matthews_corrcoef (Python); Gorodkin, Comparing two K-category assignments by a K-category
 ///   correlation coefficient (2004), equation 8
-double matthews_corrcoef(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes);
+double matthews_corrcoef(const at::Tensor& y_true, const at::Tensor& y_pred, int64_t num_classes);
 
 /// Chance that a positive row has a higher score than a negative one; ties count half. NaN where all rows are alike.
 /// @param is_positive, scores  one per row; scores are finite.

@@ -101,9 +101,9 @@ struct PredictionOptions {
 
 /// The texts that predictions are of, where a task tells of their words.
 struct WordsOfTexts {
-  std::span<const std::string> texts;
+  Texts texts;
   std::span<const std::vector<std::string>> words;
-  std::span<const std::vector<int32_t>> word_ids;  ///< as of TokenizedTexts
+  Rows<int32_t> word_ids;  ///< as of TokenizedTexts
 };
 
 /// What training minimises in place of a task's own loss. Evaluations measure the task's own all the same, so that runs

@@ -1,0 +1,132 @@
+#pragma once
+
+#include "mezzo/cpp20.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace mezzo::text {
+
+/// How many bytes of rows stay in memory. What is more goes to unlinked files that are mapped, which the kernel writes
+/// to the disk and reads again as it needs memory. Thread-safe.
+class RowMemory {
+ public:
+  /// @param folder  of the files; it should be on a disk
+  RowMemory(int64_t limit_bytes, std::filesystem::path folder) : limit_(limit_bytes), folder_(std::move(folder)) {}
+
+  int64_t limit() const { return limit_; }
+  const std::filesystem::path& folder() const { return folder_; }
+  /// Of all rows that are there now.
+  int64_t bytes_in_memory() const { return in_memory_; }
+  int64_t bytes_in_files() const { return in_files_; }
+
+ private:
+  friend class RowArena;
+  const int64_t limit_;
+  const std::filesystem::path folder_;
+  std::atomic<int64_t> in_memory_ = 0, in_files_ = 0;
+};
+
+/// The bytes of rows, in blocks that never move. Not thread-safe.
+class RowArena {
+ public:
+  /// @param memory  null: all in memory
+  explicit RowArena(std::shared_ptr<RowMemory> memory) : memory_(std::move(memory)) {}
+  ~RowArena();
+  RowArena(const RowArena&) = delete;
+  RowArena& operator=(const RowArena&) = delete;
+
+  /// @return room for so many bytes, aligned for any number.
+  /// @throws c10::Error  for a disk that is full
+  std::byte* allocate(size_t bytes);
+
+ private:
+  struct Block {
+    std::byte* bytes;
+    size_t size;
+    bool is_mapped;
+  };
+  Block new_block(size_t size);
+
+  std::shared_ptr<RowMemory> memory_;
+  std::vector<Block> blocks_;
+  size_t used_ = 0;  // of the last
+  int64_t file_size_ = 0;
+  int file_ = -1;
+};
+
+/// Rows of any length: ids of tokens, or texts. Copies and selections share the elements.
+template <class T>
+class Rows {
+ public:
+  using Row = std::conditional_t<std::is_same_v<T, char>, std::string_view, std::span<const T>>;
+  using Sequence = std::conditional_t<std::is_same_v<T, char>, std::string, std::vector<T>>;
+  using value_type = Row;
+  using iterator = typename std::vector<Row>::const_iterator;
+  using const_iterator = iterator;
+
+  Rows() = default;
+  explicit Rows(std::shared_ptr<RowMemory> memory) : arena_(std::make_shared<RowArena>(std::move(memory))) {}
+  Rows(std::initializer_list<Sequence> rows) : Rows(std::span(rows.begin(), rows.size())) {}
+  Rows(const std::vector<Sequence>& rows) : Rows(std::span(rows)) {}
+  Rows(std::span<const Sequence> rows) {
+    for (const Sequence& row : rows) push_back(row);
+  }
+
+  size_t size() const { return rows_.size(); }
+  bool empty() const { return rows_.empty(); }
+  Row operator[](size_t row) const { return rows_[row]; }
+  Row front() const { return rows_.front(); }
+  iterator begin() const { return rows_.begin(); }
+  iterator end() const { return rows_.end(); }
+
+  /// Copies the row.
+  void push_back(Row row) {
+    if (!arena_) arena_ = std::make_shared<RowArena>(nullptr);
+    auto* const elements = reinterpret_cast<T*>(arena_->allocate(row.size() * sizeof(T)));
+    std::copy(row.begin(), row.end(), elements);
+    rows_.emplace_back(elements, row.size());
+  }
+  void append(const Rows& more) {
+    for (const Row row : more) push_back(row);
+  }
+
+  /// The rows at these places, in their order.
+  Rows select(std::span<const int64_t> places) const {
+    Rows selected;
+    selected.arena_ = arena_;
+    selected.rows_.reserve(places.size());
+    for (const int64_t place : places) selected.rows_.push_back(rows_[static_cast<size_t>(place)]);
+    return selected;
+  }
+  /// So many rows from `begin` on; none of none.
+  Rows subspan(size_t begin, size_t count) const {
+    Rows part;
+    part.arena_ = arena_;
+    if (!empty()) part.rows_.assign(rows_.begin() + begin, rows_.begin() + begin + count);
+    return part;
+  }
+
+  friend bool operator==(const Rows& a, const Rows& b) {
+    return std::ranges::equal(a, b, [](Row x, Row y) { return std::ranges::equal(x, y); });
+  }
+
+ private:
+  std::vector<Row> rows_;
+  std::shared_ptr<RowArena> arena_;
+};
+
+using Texts = Rows<char>;
+
+}  // namespace mezzo::text
