@@ -56,13 +56,13 @@ std::string PredictionCsv::lines(const TextSpans& rows, const at::Tensor& output
   for (size_t i = 0; i < predictions.size(); ++i) {
     const auto others = rows.others.empty() || rows.others[i].empty() ? nlohmann::ordered_json::object()
                                                                       : nlohmann::ordered_json::parse(rows.others[i]);
-    Fields header = {"text"}, fields = {rows.texts[i]};
+    Fields header = {"text"}, fields = {std::string(rows.texts[i])};
     const auto add = [&](std::string name, std::string value) {
       if (std::ranges::find(header, name) != header.end()) name = "columns." + name;
       header.push_back(std::move(name));
       fields.push_back(std::move(value));
     };
-    if (!rows.text_pairs.empty()) add("text_pair", rows.text_pairs[i]);
+    if (!rows.text_pairs.empty()) add("text_pair", std::string(rows.text_pairs[i]));
     for (const auto& [name, value] : predictions[i]) {
       if (const auto* scores = std::get_if<Scores>(&value)) {
         for (const auto& [label, score] : *scores) add("score_" + label, ToField()(score));
