@@ -110,10 +110,12 @@ def cpu_flags():
 
 def processor():
     info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.split(":")[1].strip()
-    return platform.processor()
+    lines = info.read_text().splitlines() if info.exists() else []
+    fields = dict(map(str.strip, line.split(":", 1)) for line in reversed(lines) if ":" in line)
+    if "model name" not in fields:
+        return platform.processor()
+    numbers = ", ".join(f"{name.removeprefix('cpu ')} {fields[name]}" for name in ("cpu family", "model") if name in fields)
+    return f"{fields['model name']}, {numbers}" if numbers else fields["model name"]
 
 
 def usable_processors():

@@ -39,7 +39,8 @@ struct TrainFlags {
 
 /// All of `text` as a number.
 template <class Number>
-std::optional<Number> parse_number(const std::string& text) {
+std::optional<Number> parse_number(std::string_view text) {
+  text.remove_prefix(text.starts_with('+') ? 1 : 0);
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;

@@ -43,7 +43,7 @@ TRAIN = "train --model x --train y --output z "
     ("train x", "mezzo train: 'x' is not expected; see mezzo train --help"),
     ("train --model", "mezzo train: --model needs a value; see mezzo train --help"),
     ("train --quiet=maybe", "mezzo train: --quiet is 'maybe'; pass it alone, or true or false"),
-    ("train --epochs many", "mezzo train: --epochs 'many' is not a number; see mezzo train --help"),
+    ("train --epochs many", "mezzo train: --epochs 'many' is neither 'auto' nor a number from 1e-06 to 1000000"),
     ("train --max-steps 1.5", "mezzo train: --max-steps '1.5' is not a whole number; see mezzo train --help"),
     (TRAIN + "--seed -1", "mezzo train: --seed '-1' is not a whole number from 0"),
     (TRAIN + "--max-steps 99999999999999999999", "mezzo train: --max-steps '99999999999999999999' is not a whole number that fits 64 bits"),

@@ -240,7 +240,7 @@ def test_labels_of_another_task_name_a_way_that_the_command_has(classifier, tmp_
     for command in ["eval", "--data"], ["quantize", "--data"]:
         done = run([*command, rows, "--model", classifier])
         assert done.returncode == 1 and done.stderr.endswith(", with a model trained with --task multi_label_classification.\n"), done.stderr
-    train = ["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1]
+    train = ["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1, "--max-length", 16]
     done = run(train)
     assert done.returncode == 1 and done.stderr.endswith(", with --new-head --task multi_label_classification.\n"), done.stderr
     rows.write_text("text,label\ngoal,joy|love\nteam,joy\n")
