@@ -20,7 +20,7 @@
 #include "mezzo/text/train/op_policy_file.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
-#include "text/run/recorded_run.h"
+#include "text/run/resuming.h"
 #include "text/serve/predict_request.h"
 
 namespace mezzo::fuzz {

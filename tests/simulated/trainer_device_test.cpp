@@ -22,8 +22,8 @@
 #include "text/setup/run_plan.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/recorded_steps.h"
+#include "text/train/step_queue.h"
 #include "text/train/training_model.h"
-#include "text/train/training_parts.h"
 
 namespace mezzo::text {
 namespace {
@@ -144,7 +144,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     for (const at::Tensor& loss : losses) {
       trained.losses.push_back(loss.item<float>());
     }
-    for (const auto& [name, weight] : model.weights()) {
+    for (const auto& [name, weight] : model.kept_weights()) {
       trained.weights.emplace_back(name, weight.to(at::kCPU, at::kFloat));
     }
     return trained;
@@ -230,7 +230,7 @@ TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
       for (const at::Tensor& loss : on_device) {
         losses.back().push_back(loss.item<float>());
       }
-      weights.push_back(model.weights());
+      weights.push_back(model.kept_weights());
     }
     EXPECT_EQ(losses[0], losses[1]);
     EXPECT_NE(losses[0][3], losses[0][4]) << "other masks, other weights";

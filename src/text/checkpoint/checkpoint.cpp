@@ -81,7 +81,7 @@ void check_format(const fs::path& file, const Json& manifest) {
   const auto format = manifest.find("format");
   if (format == manifest.end()) {
     throw UnreadableError(file.string() +
-                          ": has no format number: an earlier mezzo wrote it; go on with that one, or start anew");
+                          ": has no format number: an earlier mezzo wrote it; go on with that mezzo, or start anew");
   }
   if (*format != kCheckpointFormat) {
     throw UnreadableError(c10::str(file.string(), ": is of format ", format->dump(), ", this mezzo reads format ",
@@ -142,9 +142,9 @@ void read_state(const Json& json, const fs::path& file, Checkpoint& checkpoint) 
   checkpoint.identity = identity_from_json(json.at("identity"));
 }
 
-std::vector<std::pair<std::string, at::Tensor>> read_tensors(const fs::path& path) {
+NamedTensors read_tensors(const fs::path& path) {
   const SafetensorsReader file(path);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  NamedTensors tensors;
   for (const std::string& name : file.names()) {
     tensors.emplace_back(name, file.tensor(name));
   }
@@ -261,8 +261,9 @@ Checkpoint read_and_verify(const fs::path& folder) {
   const int64_t named = named_step(folder);
   TORCH_CHECK_VALUE(named < 0 || named == checkpoint.step, folder.string(), ": is named for step ", named,
                     " and holds step ", checkpoint.step, "; give it back its name");
-  check_file(folder, manifest, kWeights);
-  check_file(folder, manifest, kOptimizer);
+  for (const TensorFile& file : kTensorFiles) {
+    if (file.is_required || manifest.files.contains(file.name)) check_file(folder, manifest, file.name);
+  }
   const char* best = manifest.files.contains(kBest) ? kBest : kWeights;
   const std::string hash_of_best = manifest.files.at(best).hash;
   if (checkpoint.best) {
@@ -286,8 +287,10 @@ Checkpoint read_and_verify(const fs::path& folder) {
 
 Checkpoint load_checkpoint(const std::filesystem::path& folder) {
   Checkpoint checkpoint = checkpoint_format::read_and_verify(folder);
-  checkpoint.weights = checkpoint_format::read_tensors(folder / checkpoint_format::kWeights);
-  checkpoint.optimizer = checkpoint_format::read_tensors(folder / checkpoint_format::kOptimizer);
+  const auto files = checkpoint_format::read_manifest(folder).files;
+  for (const auto& file : checkpoint_format::kTensorFiles) {
+    if (files.contains(file.name)) checkpoint.*file.tensors = checkpoint_format::read_tensors(folder / file.name);
+  }
   return checkpoint;
 }
 

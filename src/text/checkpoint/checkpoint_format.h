@@ -17,10 +17,23 @@ namespace mezzo::text::checkpoint_format {
 
 constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
-constexpr const char* kBest = "best.safetensors";  // only where the best weights are not those of kWeights
+constexpr const char* kAverage = "average.safetensors";       // only with --ema-decay
+constexpr const char* kAdapter = "best_adapter.safetensors";  // only with --lora, after the first evaluation
+constexpr const char* kBest = "best.safetensors";             // only where the best weights are not those of kWeights
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";
-inline constexpr std::array kFiles = {kWeights, kOptimizer, kBest, kState, kManifest};
+inline constexpr std::array kFiles = {kWeights, kOptimizer, kAverage, kAdapter, kBest, kState, kManifest};
+
+/// The files of tensors. Those of no tensors are left out, except `is_required` ones.
+struct TensorFile {
+  const char* name;
+  NamedTensors Checkpoint::* tensors;
+  bool is_required;
+};
+inline constexpr TensorFile kTensorFiles[] = {{kWeights, &Checkpoint::weights, true},
+                                              {kOptimizer, &Checkpoint::optimizer, true},
+                                              {kAverage, &Checkpoint::average, false},
+                                              {kAdapter, &Checkpoint::best_adapter, false}};
 
 /// Checkpoints of `folder` by step, newest first. Of a step where a process was
 /// killed while it replaced the checkpoint, there may be two, the new one first. None

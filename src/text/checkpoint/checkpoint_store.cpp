@@ -104,8 +104,11 @@ std::string CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& 
   };
   try {
     fs::create_directory(aside);
-    note(layout::kWeights, save_safetensors(aside / layout::kWeights, checkpoint.weights, {{"format", "pt"}}));
-    note(layout::kOptimizer, save_safetensors(aside / layout::kOptimizer, checkpoint.optimizer));
+    for (const layout::TensorFile& file : layout::kTensorFiles) {
+      const NamedTensors& tensors = checkpoint.*file.tensors;
+      if (tensors.empty() && !file.is_required) continue;
+      note(file.name, save_safetensors(aside / file.name, tensors, {{"format", "pt"}}));
+    }
     if (checkpoint.best && checkpoint.best->hash != manifest.files[layout::kWeights].hash) {
       put_best(checkpoint.best->hash, best_model, aside / layout::kBest);
       note(layout::kBest, checkpoint.best->hash);

@@ -386,8 +386,7 @@ struct NamedTensor {
 };
 
 /// What can be written, in the order in which it will be.
-std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                                 const std::string& file) {
+std::vector<NamedTensor> prepare(const NamedTensors& tensors, const std::string& file) {
   std::vector<NamedTensor> prepared;
   for (const auto& [name, tensor] : tensors) {
     TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.size() && name != kMetadataKey, file,
@@ -463,7 +462,7 @@ std::string header(const std::vector<NamedTensor>& tensors,
 }  // namespace
 
 std::string save_safetensors(const std::filesystem::path& path,
-                             const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                             const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata) {
   const std::vector<NamedTensor> prepared = prepare(tensors, path.string());
   const std::string json = header(prepared, metadata, path.string());

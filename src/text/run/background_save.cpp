@@ -8,15 +8,14 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
+
+#include "text/checkpoint/checkpoint_format.h"
 
 namespace mezzo::text {
 namespace {
 
-using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
-
 /// Copies on the CPU, one after the other, so that what is nobody else's is not there twice.
-void make_own(Tensors& tensors) {
+void make_own(NamedTensors& tensors) {
   for (auto& [name, tensor] : tensors) {
     auto own = at::empty_like(tensor, tensor.options().device(at::kCPU), at::MemoryFormat::Contiguous);
     own.copy_(tensor);
@@ -33,8 +32,7 @@ void take_what_others_leave() {
 }  // namespace
 
 void BackgroundSave::begin(Checkpoint& checkpoint, Write write) {
-  make_own(checkpoint.weights);
-  make_own(checkpoint.optimizer);
+  for (const auto& file : checkpoint_format::kTensorFiles) make_own(checkpoint.*file.tensors);
   step_ = checkpoint.step;
   const auto own = std::make_shared<Checkpoint>(checkpoint);
   std::promise<void> has_begun;

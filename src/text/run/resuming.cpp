@@ -4,27 +4,52 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <map>
-#include <string>
-#include <vector>
+#include <system_error>
+#include <type_traits>
+#include <utility>
 
+#include "mezzo/text/run/recorded_settings.h"
+#include "mezzo/text/setup/settings.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
-#include "text/run/recorded_run.h"
+#include "text/io/json_file.h"
+#include "text/run/run_identity.h"
 
 namespace mezzo::text {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+/// What `read` makes of a run.json.
+template <class Read>
+auto read_from(const std::filesystem::path& run_json, const Read& read) {
+  const Json json = read_json_object(run_json);
+  try {
+    json.at("environment").at("mezzo");
+    return read(json);
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(
+        false, run_json.string(),
+        ": is no run.json that mezzo train wrote; name the run.json of a run, or a TOML file of settings");
+  }
+}
+
+bool is_switch(const std::string& name) {
+  bool is_one = false;
+  const TrainConfig defaults;
+  visit_settings(defaults, [&](const Setting& setting, const auto& field) {
+    is_one = is_one || (setting.name() == name && std::is_same_v<decltype(field), const bool&>);
+  });
+  return is_one;
+}
+
 /// @param warns  of damaged ones that are passed over: one of the ranks.
 std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns) {
-  if (config.resume.empty()) {
-    return std::nullopt;
-  }
+  if (config.resume.empty()) return std::nullopt;
   const std::filesystem::path checkpoints = config.output / "checkpoints";
-  if (config.resume != "auto") {
-    return load_checkpoint(config.resume);
-  }
+  if (config.resume != "auto") return load_checkpoint(config.resume);
   std::vector<std::string> problems;
   auto checkpoint = load_newest_checkpoint(checkpoints, problems);
   TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
@@ -40,9 +65,7 @@ std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns)
 
 /// Two hosts may each see another run's checkpoint, of the same step.
 std::string name_of(const std::optional<Checkpoint>& checkpoint) {
-  if (!checkpoint) {
-    return "none";
-  }
+  if (!checkpoint) return "none";
   ContentHash state;
   const std::string text = checkpoint_format::state_text(*checkpoint);
   state.update(text.data(), text.size());
@@ -75,6 +98,57 @@ RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<
   if (checkpoint) return checkpoint->identity.flags;
   const bool goes_on = config.resume == "auto" && !config.overwrite;
   return goes_on ? recorded_flags(config.output / "run.json") : RunIdentity::Values();
+}
+
+std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_json) {
+  return read_from(run_json, [](const Json& json) {
+    std::vector<RecordedSetting> changed;
+    const auto defaults = TrainConfig().settings();
+    for (const auto& [name, value] : json.at("settings").items()) {
+      RecordedSetting setting{name, {}, is_switch(name)};
+      if (value.is_array()) {
+        value.get_to(setting.values);
+      } else {
+        setting.values = {name == "precision" && value == "auto"
+                              ? json.at("environment").at("precision").get<std::string>()
+                              : value.get<std::string>()};
+      }
+      const bool is_default = setting.values.size() == 1 &&
+                              std::ranges::find(defaults, std::pair(name, setting.values[0])) != defaults.end();
+      if (!is_default && name != "resume") {
+        changed.push_back(std::move(setting));
+      }
+    }
+    return changed;
+  });
+}
+
+RunIdentity::Values recorded_flags(const std::filesystem::path& run_json) {
+  std::error_code none;
+  if (!std::filesystem::exists(run_json, none)) return {};
+  try {
+    return read_from(run_json,
+                     [](const Json& json) { return checkpoint_format::identity_from_json(json.at("identity")).flags; });
+  } catch (const c10::ValueError&) {
+    return {};  // who goes on with it says what is wrong
+  }
+}
+
+std::vector<std::string> differences_from(const std::filesystem::path& run_json,
+                                          const RunIdentity& identity,
+                                          const RunIdentity::Values& environment) {
+  return read_from(run_json, [&](const Json& json) {
+    std::vector<std::string> told;
+    const auto was = checkpoint_format::identity_from_json(json.at("identity"));
+    if (const auto different = describe_difference(was, identity); !different.empty()) {
+      told.push_back(fmt::format("warning: this is not the run of {} again: {}", run_json.string(), different));
+    }
+    const auto machine = json.at("environment").get<RunIdentity::Values>();
+    if (const auto different = describe_move(machine, environment); !different.empty()) {
+      told.push_back(fmt::format("warning: not to the bits of {}: {}", run_json.string(), different));
+    }
+    return told;
+  });
 }
 
 }  // namespace mezzo::text

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/setup/train_config.h"
@@ -16,5 +19,14 @@ std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks&
 
 /// The settings of the run that goes on, if one does: of its checkpoint, or of its beginning, where it has none yet.
 RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<Checkpoint>& checkpoint);
+
+/// The flags of the identity that a run.json tells; none where there is no such file, or another.
+RunIdentity::Values recorded_flags(const std::filesystem::path& run_json);
+
+/// What keeps this run from being that of `run_json` again, as warnings: other numbers of ranks, settings, data; and
+/// another machine, on which the last bits may differ. @throws c10::ValueError  where it cannot be read
+std::vector<std::string> differences_from(const std::filesystem::path& run_json,
+                                          const RunIdentity& identity,
+                                          const RunIdentity::Values& environment);
 
 }  // namespace mezzo::text

@@ -1,14 +1,21 @@
 #include "text/run/run_identity.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
 
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/simd/instruction_set.h"
+#include "kernels/describe_device.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/setup/settings.h"
+#include "mezzo/version.h"
 #include "text/io/content_hash.h"
+#include "text/machine/processor.h"
 
 namespace mezzo::text {
 namespace {
@@ -123,6 +130,32 @@ std::string describe_difference(const Checkpoint& was, const RunIdentity& is, co
     difference = fmt::format("metric of the best model was '{}', is now '{}'", was.best->metric, metric);
   }
   return difference;
+}
+
+std::vector<std::pair<std::string, std::string>> environment_of(const RunSetup& setup) {
+  utsname system{};
+  uname(&system);
+  const std::string name = processor().name;
+  return {{"mezzo", MEZZO_VERSION},
+          {"LibTorch", TORCH_VERSION},
+          {"compiler", __VERSION__},
+          {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
+          {"processor", name.empty() ? "unknown" : name},
+          {"instruction set", kernels::cpu::name_of(kernels::cpu::instruction_set())},
+          {"threads", std::to_string(at::get_num_threads())},
+          {"device", kernels::describe_device(setup.device)},
+          {"precision", std::string(to_string(setup.precision))}};
+}
+
+std::string describe_move(const RunIdentity::Values& was, const RunIdentity::Values& is) {
+  std::vector<std::string> different;
+  for (const char* name : {"mezzo", "LibTorch", "compiler", "processor", "instruction set", "device"}) {
+    const auto before = was.find(name), now = is.find(name);
+    if (before != was.end() && now != is.end() && before->second != now->second) {
+      different.push_back(fmt::format("{} was '{}', is now '{}'", name, before->second, now->second));
+    }
+  }
+  return fmt::format("{}", fmt::join(different, "; "));
 }
 
 }  // namespace mezzo::text

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/setup/train_config.h"
 #include "text/setup/ranks.h"
@@ -24,5 +28,12 @@ std::string describe_difference(const RunIdentity::Values& was, const RunIdentit
 /// The same of a checkpoint; where the runs agree, whether its best model is the best by
 /// what `task` measures first.
 std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task);
+
+/// What a run's numbers depend on beside its settings and data, by name, and where it ran: versions, compiler,
+/// system, processor, instruction set of the kernels, threads, device, precision.
+std::vector<std::pair<std::string, std::string>> environment_of(const RunSetup& setup);
+
+/// Of what decides the last bits: "LibTorch was '2.12.0', is now '2.13.0'". Empty where all of it is the same.
+std::string describe_move(const RunIdentity::Values& was, const RunIdentity::Values& is);
 
 }  // namespace mezzo::text

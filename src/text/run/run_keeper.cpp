@@ -7,7 +7,10 @@
 #include <memory>
 
 #include "mezzo/text/io/error_message.h"
+#include "mezzo/text/models/pretrained.h"
+#include "text/checkpoint/checkpoint_format.h"
 #include "text/machine/machine_memory.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -40,9 +43,7 @@ std::string RunKeeper::open(const TrainConfig& config,
                             const RunPlan& plan,
                             const RunIdentity& identity,
                             const std::optional<Checkpoint>& resumed) {
-  if (!folder_) {
-    return "";
-  }
+  if (!folder_) return "";
   output_.emplace(config, setup, plan, identity, *folder_, resumed);
   checkpoints_.emplace(path_ / "checkpoints", config.keep);
   best_model_.emplace(path_ / "model.safetensors");
@@ -67,9 +68,7 @@ std::string RunKeeper::open(const TrainConfig& config,
 void RunKeeper::end_if_failed() {
   finish_saving();
   put_out([](RunOutput& output) { output.flush(); });
-  if (!ranks_.any(has_failed())) {
-    return;
-  }
+  if (!ranks_.any(has_failed())) return;
   Checkpoint checkpoint = state_();
   if (output_ && folder_->is_there()) {
     const bool has_best = !checkpoint.best || !best_model_is_wrong() || find_copy(*checkpoint.best);
@@ -90,16 +89,15 @@ void RunKeeper::end_if_failed() {
   });
 }
 
-std::string RunKeeper::save_model(const ModelConfig& config,
-                                  const std::vector<std::pair<std::string, at::Tensor>>& weights) {
+std::string RunKeeper::save_model(const ModelConfig& config, const NamedTensors& weights) {
   finish_saving(/*goes_on=*/true);
   std::string hash;
-  put_out([&](RunOutput& output) {
+  put_out([&](RunOutput&) {
     if (error_) {
       return;  // the checkpoint to come has the best model that is there
     }
     check_folder();
-    hash = output.save_model(config, weights);
+    hash = save_pretrained(config, weights, path_);
     best_model_->written(hash);
   });
   return hash;
@@ -144,8 +142,8 @@ void RunKeeper::save_in_between() {
 /// The kernel gives memory that it does not have, and ends the program that uses it.
 bool RunKeeper::has_room_for_a_copy(const Checkpoint& checkpoint) const {
   int64_t bytes = 0;
-  for (const auto* tensors : {&checkpoint.weights, &checkpoint.optimizer}) {
-    for (const auto& [name, tensor] : *tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& file : checkpoint_format::kTensorFiles) {
+    for (const auto& [name, tensor] : checkpoint.*file.tensors) bytes += static_cast<int64_t>(tensor.nbytes());
   }
   try {
     return bytes + bytes / 4 < machine_memory(at::kCPU).available;
@@ -161,9 +159,7 @@ void RunKeeper::look_after_saving() {
 }
 
 void RunKeeper::finish_saving(bool goes_on) {
-  if (!saving_.is_under_way()) {
-    return;
-  }
+  if (!saving_.is_under_way()) return;
   const auto [step, error, warning] = saving_.finish();
   if (!error) {
     put_out([&, &warning = warning](RunOutput&) { warn(warning); });
@@ -181,6 +177,26 @@ void RunKeeper::save_where_missing(int64_t step) {
   if (step > 0 && ranks_.any(ranks_.is_main() && !checkpoints_->has(step))) {
     save();
   }
+}
+
+void RunKeeper::end(const TrainerState& state,
+                    double seconds,
+                    const std::optional<Evaluation>& evaluation,
+                    const std::string& split) {
+  put_out([&](RunOutput& output) {
+    output.end({.steps = state.step,
+                .minutes = seconds / 60,
+                .samples_per_second = static_cast<double>(state.samples) / state.step_seconds,
+                .tokens_per_second = static_cast<double>(state.tokens) / state.step_seconds,
+                .peak_memory_bytes = peak_memory_bytes(),
+                .best_step = state.best ? std::optional(state.best->step) : std::nullopt},
+               evaluation, split);
+    if (!failed_saves_.empty()) {
+      output.warn(fmt::format("trained to the end, but {} could not be saved; the last: {}",
+                              counted(std::ssize(failed_saves_), "checkpoint"), failed_saves_.back()));
+    }
+  });
+  end_if_failed();
 }
 
 void RunKeeper::failed(int64_t step, const std::string& error) noexcept {

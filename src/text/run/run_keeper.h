@@ -21,9 +21,8 @@
 
 namespace mezzo::text {
 
-/// What a run keeps on the disk: its folder, records, best model and checkpoints; and what is saved
-/// where writing fails. All of it belongs to the main rank. The others make the same calls, and
-/// those that say so wait for each other.
+/// Saves what a run keeps on the disk: folder, records, best model and checkpoints. All of it belongs to the main rank.
+/// The others make the same calls, and wait for each other in those that are collective.
 class RunKeeper {
  public:
   /// The run as it is now, with all that a checkpoint holds. Collective; complete on the main rank.
@@ -48,8 +47,7 @@ class RunKeeper {
   /// What is shown and recorded; nullptr on the other ranks.
   RunOutput* output() { return output_ ? &*output_ : nullptr; }
 
-  /// Where work(output) fails, the ranks go on together to where they stop, so that what
-  /// is in memory can be saved.
+  /// If work(output) fails, the ranks go on to the end of the step together, so that the state in memory can be saved.
   template <class Work>
   void put_out(const Work& work) {
     try {
@@ -64,33 +62,36 @@ class RunKeeper {
   /// Whether something could not be put out here.
   bool has_failed() const { return error_ != nullptr; }
 
-  /// Where it has on the main rank: saves a checkpoint, unless there is one of the step or the whole folder is gone,
-  /// and throws. Records are on the disk before, where they can be: a power cut may leave the
-  /// checkpoint as the newest one. Where the best model is lost, an earlier checkpoint is worth
-  /// more than one without it: what comes after it is found again. Collective.
+  /// If something failed on the main rank: flushes the records, saves a checkpoint, and throws. Saves none if there is
+  /// one of the step, if the folder is gone, or if the best model is lost and there is an earlier checkpoint with it.
+  /// Collective.
   void end_if_failed();
 
-  /// The weights become the run's model. Returns the hash of their file; of none on the other
-  /// ranks, or where the checkpoint to come is to have the best model that is there.
-  std::string save_model(const ModelConfig& config, const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  /// Saves the weights as the run's model. Returns the hash of the file; "" on other ranks and after a failure.
+  std::string save_model(const ModelConfig& config, const NamedTensors& weights);
 
-  /// Within put_out(): while a run goes on, the best weights lie in a file alone; puts it
-  /// back where it is damaged.
+  /// Within put_out(): puts back the file of the best weights, which are nowhere else, if it is damaged.
   void mend_best_model(const std::optional<BestModel>& best, BestModelFile::Look look);
   bool best_model_is_wrong() const { return !best_model_->problem(BestModelFile::Look::kThorough).empty(); }
 
   /// Saves a checkpoint. Collective.
   void save();
-  /// Likewise, but training goes on while it is written, and does not end because it could not be: the disk
-  /// may have room again later.
+  /// Saves a checkpoint while training goes on. The run does not end if that fails: the disk may have room again later.
   void save_in_between();
-  /// Tells what came of a checkpoint in between, once it is known. To be asked at each step.
+  /// Warns if a checkpoint in between could not be saved. To be called after each step.
   void look_after_saving();
-  /// Saves a checkpoint of the step, unless there is one: what was resumed from may lie in another folder. Collective.
+  /// Saves a checkpoint of the step, unless there is one. Collective.
   void save_where_missing(int64_t step);
-  /// What went wrong with those in between.
+  /// Errors of save_in_between().
   const std::vector<std::string>& failed_saves() const { return failed_saves_; }
 
+  /// The run has ended: writes its last record, run.json and the report, and warns of failed_saves(). Collective.
+  /// @param seconds  of training
+  /// @param evaluation  of the kept model on `split`; nullopt if there are no texts for it
+  void end(const TrainerState& state,
+           double seconds,
+           const std::optional<Evaluation>& evaluation,
+           const std::string& split);
   /// Writes down that the run failed, if it can.
   void failed(int64_t step, const std::string& error) noexcept;
 

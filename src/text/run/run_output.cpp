@@ -17,11 +17,11 @@
 
 #include "kernels/describe_device.h"
 #include "mezzo/text/io/atomic_file.h"
-#include "mezzo/text/models/pretrained.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/checkpoint/checkpoint_format.h"
-#include "text/run/environment.h"
+#include "text/run/run_identity.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -138,7 +138,7 @@ RunOutput::RunOutput(const TrainConfig& config,
   const fs::path metrics = config.output / "metrics.jsonl";
   const bool has_records = resumed && fs::exists(metrics);
   if (has_records) {
-    read_run_records(metrics);  // where that fails, nothing has changed yet
+    read_run_records(metrics);  // if that fails, nothing has changed yet
   }
   // Before any other file is made or cut: it says whose folder this is, and
   // that the run has not ended.
@@ -291,11 +291,6 @@ void RunOutput::communication(const CommunicationRecord& record) {
                         100 * (1 - record.exposed_seconds / record.seconds));
   }
   note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
-}
-
-std::string RunOutput::save_model(const ModelConfig& model,
-                                  const std::vector<std::pair<std::string, at::Tensor>>& weights) {
-  return save_pretrained(model, weights, config_.output);
 }
 
 void RunOutput::training_done() {

@@ -36,14 +36,10 @@ class RunOutput {
   void eval(const EvalRecord& record);
   /// The weights of its step are the best so far.
   void best(const BestModel& model);
-  /// Prints the text of the record, too, unless it says what that of the step before
-  /// said: such steps are counted.
+  /// Prints the text of the record, unless the step before had the same: such steps are counted.
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
-  /// Saves the weights as the run's model. Returns the hash of their file.
-  std::string save_model(const ModelConfig& model, const std::vector<std::pair<std::string, at::Tensor>>& weights);
-  /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is
-  /// to have those of its steps.
+  /// Flushes the records so far to the disk, so that a checkpoint that outlives a power cut has those of its steps.
   void flush() { metrics_->flush(); }
   /// Prints the line, unless the run is quiet.
   void note(const std::string& line);

@@ -5,14 +5,34 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <optional>
+#include <vector>
 
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/terminal/standard_output.h"
-#include "text/train/clock.h"
+#include "text/machine/machine_memory.h"
+#include "text/train/memory_estimate.h"
+#include "text/train/step_clock.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
+
+/// The steps that lie ahead, of a very long run the first.
+struct PlannedWork {
+  BatchShape largest;              ///< micro-batch of any rank
+  int64_t largest_step = 0;        ///< where that is
+  std::vector<int64_t> tokens;     ///< of each step, all ranks together, in ascending order
+  std::vector<int64_t> by_tokens;  ///< the steps in that order
+};
+
+/// Times and memory of some steps, the one with the largest micro-batch among them.
+struct MeasuredSteps {
+  int64_t steps = 0;
+  double seconds_per_step = 0;
+  double seconds_per_text = 0;    ///< of evaluation; 0 without one
+  int64_t peak_memory_bytes = 0;  ///< resident on the CPU, of the rank with most
+};
 
 int64_t tokens_of(const TokenizedTexts& texts, const std::vector<int64_t>& indices) {
   int64_t tokens = 0;
@@ -43,8 +63,7 @@ double evaluation_seconds(const RunSetup& setup, const RunPlan& plan, const Meas
   return static_cast<double>(texts) * measured.seconds_per_text;
 }
 
-}  // namespace
-
+/// `plan` is a copy, to be asked for the micro-batches of every rank.
 PlannedWork look_ahead(const TrainConfig& config, const TokenizedTexts& texts, RunPlan plan) {
   constexpr int64_t kMostSteps = 100'000;
   const int64_t steps = std::min(plan.total_steps, kMostSteps);
@@ -72,6 +91,8 @@ PlannedWork look_ahead(const TrainConfig& config, const TokenizedTexts& texts, R
   return work;
 }
 
+/// Of `count` steps or more, the `n`-th to measure, counted from 1: middle, quarters, eighths, so that the mean of the
+/// first few stands for all.
 int64_t nth_sample(int64_t n, int64_t count) {
   double place = 0, part = 0.5;  // van der Corput's sequence: the bits of n behind the point, backwards
   for (; n > 0; n /= 2, part /= 2) {
@@ -80,6 +101,7 @@ int64_t nth_sample(int64_t n, int64_t count) {
   return static_cast<int64_t>(place * static_cast<double>(count));
 }
 
+/// Up to `most` of the texts, evenly spread, without targets.
 TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
   TokenizedTexts sample;
   const auto count = static_cast<int64_t>(texts.ids.size()), taken = std::min(count, most);
@@ -92,6 +114,8 @@ TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
   return sample;
 }
 
+/// Takes steps of the run, at first the one that needs the most memory, which also pays for what first steps set up;
+/// then evaluates a few texts. Collective.
 MeasuredSteps try_steps(const RunSetup& setup,
                         const Ranks& ranks,
                         const PlannedWork& work,
@@ -120,18 +144,22 @@ MeasuredSteps try_steps(const RunSetup& setup,
   return measured;
 }
 
-void print_dry_run(const TrainConfig& config,
-                   const RunSetup& setup,
-                   const RunPlan& plan,
-                   const PlannedWork& work,
-                   const MachineMemory& memory,
-                   const std::optional<MeasuredSteps>& measured) {
+/// Prints on stdout the steps of a run, the memory that it takes on each rank beside that of the machine, and the time.
+/// @param memory  as it was before the first step
+/// @param measured  nullopt if no step could be tried
+void print(const TrainingRun& run,
+           const PlannedWork& work,
+           const MemoryEstimate& estimate,
+           const MachineMemory& memory,
+           const std::optional<MeasuredSteps>& measured) {
+  const TrainConfig& config = run.config;
+  const RunSetup& setup = run.setup;
+  const RunPlan& plan = run.plan;
   for (const std::string& note : setup.notes) {
     if (!config.quiet) {
       std::fputs((note + '\n').c_str(), stderr);
     }
   }
-  const auto estimate = estimate_memory(*setup.model, setup.precision, config, plan.ranks, work.largest);
   write_stdout(fmt::format(
       "{} of {} in {} on {} in {}\n", counted(plan.total_steps, "step"),
       counted(plan.batch_size * plan.grad_accumulation, "text"),
@@ -171,6 +199,32 @@ void print_dry_run(const TrainConfig& config,
                            duration_in_words(steps + evaluations),
                            evaluations > 0 ? duration_in_words(evaluations) : "nothing",
                            counted(measured->steps, "step"), duration_in_words(measured->seconds_per_step)));
+}
+
+}  // namespace
+
+bool dry_run(TrainingRun& run,
+             const std::function<void()>& prepare,
+             const std::function<bool(int64_t step)>& try_step) {
+  const RunSetup& setup = run.setup;
+  const PlannedWork work = look_ahead(run.config, setup.train, run.plan);
+  const auto estimate = estimate_memory(*setup.model, setup.precision, run.config, run.plan.ranks, work.largest);
+  MachineMemory memory = machine_memory(setup.device);
+  // No step is tried if there may be too little memory. The weights are there already.
+  const bool may_fit = estimate.total - estimate.weights < memory.available;
+  if (setup.device.is_cpu()) {
+    memory.available += resident_memory_bytes();  // as of a run at its start
+  }
+  std::optional<MeasuredSteps> measured;
+  if (!run.ranks.any(!may_fit)) {
+    prepare();
+    measured = try_steps(setup, run.ranks, work, try_step);
+  }
+  const bool stopped = run.ranks.any(run.stop_requested());
+  if (run.ranks.is_main() && !stopped) {
+    print(run, work, estimate, memory, measured);
+  }
+  return !stopped;
 }
 
 }  // namespace mezzo::text

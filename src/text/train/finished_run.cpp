@@ -1,7 +1,9 @@
 #include "text/train/finished_run.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -13,6 +15,7 @@
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
 #include "text/train/batch_size.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -57,29 +60,35 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
       return "";
     }
     const auto present = read_present_run(config.output);
-    if (!present || !present->finished) {
-      return "";
-    }
+    if (!present || !present->finished) return "";
     if (config.restarted > 0 && !launch_id().empty() && present->launch == launch_id()) {
       return std::to_string(present->steps);
     }
-    if (config.resume != "auto" || config.overwrite || !present->identity) {
-      return "";
-    }
+    if (config.resume != "auto" || config.overwrite || !present->identity) return "";
     keep_chosen(config, present->identity->flags);
     const RunSetup setup = set_up_run(config);
     choose_by_steps(config, std::ssize(setup.train.ids));
     const std::string difference = difference_of(*present, config, setup);
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                       "; resume with the same settings and data, or start afresh in another --output");
-    if (plan_run(config, std::ssize(setup.train.ids), ranks).total_steps > present->total_steps) {
-      return "";
-    }
+    if (plan_run(config, std::ssize(setup.train.ids), ranks).total_steps > present->total_steps) return "";
     check_is_complete(config.output);
     return std::to_string(present->steps);
   });
   const std::string of_main = ranks.all_gather(found).front();
-  return of_main.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(of_main));
+  if (of_main.empty()) return std::nullopt;
+  return std::stoll(of_main);
+}
+
+void say_that_run_has_finished(const TrainConfig& config, int64_t steps) {
+  const auto present = read_present_run(config.output);
+  const bool ended_early = present && present->total_steps > steps;
+  std::fputs(
+      fmt::format("already finished after {}: model and report.html are in {}\n",
+                  ended_early ? fmt::format("{} of {} steps", steps, present->total_steps) : counted(steps, "step"),
+                  config.output.string())
+          .c_str(),
+      stderr);
 }
 
 }  // namespace mezzo::text

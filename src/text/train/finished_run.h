@@ -15,4 +15,7 @@ namespace mezzo::text {
 ///     cannot be read
 std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ranks);
 
+/// Prints on stderr that the run in `config.output` had finished after `steps` steps.
+void say_that_run_has_finished(const TrainConfig& config, int64_t steps);
+
 }  // namespace mezzo::text

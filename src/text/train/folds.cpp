@@ -16,7 +16,7 @@
 #include "mezzo/text/train/trainer.h"
 #include "text/io/json_file.h"
 #include "text/io/read_file.h"
-#include "text/run/recorded_run.h"
+#include "text/run/resuming.h"
 #include "text/run/run_folder.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_files.h"

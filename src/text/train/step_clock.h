@@ -1,16 +1,22 @@
 #pragma once
 
+#include <chrono>
 #include <utility>
 
 #include "mezzo/text/records/run_records.h"
-#include "text/train/clock.h"
 
 namespace mezzo::text {
 
-/// Which part of a step the CPU is at, and what each has taken: of work that the CPU does itself.
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// The time of each part of a step, of work that the CPU does itself.
 class StepClock {
  public:
-  /// From now on the time counts to this part; to none where it is null.
+  /// From now on the time counts to this part; null: to none.
   void enter(double StepParts::* part) {
     const auto now = Clock::now();
     if (part_ != nullptr) {
@@ -20,7 +26,7 @@ class StepClock {
     begin_ = now;
   }
 
-  /// Since it was last asked.
+  /// The times since the last call.
   StepParts take() { return std::exchange(parts_, {}); }
 
  private:

@@ -1,11 +1,84 @@
 #include "text/train/training_model.h"
 
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
+#include "mezzo/distributed/data_parallel/shared_memory_all_reduce.h"
+#include "mezzo/optim/adam.h"
+#include "mezzo/optim/lamb.h"
+#include "mezzo/optim/param_groups.h"
+#include "mezzo/optim/sgd.h"
 #include "text/models/lora.h"
-#include "text/train/training_parts.h"
 
 namespace mezzo::text {
+namespace {
+
+/// @throws c10::ValueError  if the checkpoint's weights are not those of `parameters`
+void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters) {
+  at::NoGradGuard no_grad;
+  const std::map<std::string, at::Tensor> saved(checkpoint.weights.begin(), checkpoint.weights.end());
+  for (NamedParameter& parameter : parameters) {
+    const auto weight = saved.find(parameter.name);
+    TORCH_CHECK_VALUE(weight != saved.end() && weight->second.sizes() == parameter.tensor.sizes(),
+                      "--resume: the checkpoint has no weight ", parameter.name, " of shape ", parameter.tensor.sizes(),
+                      "; it is of another model");
+    parameter.tensor.copy_(weight->second);
+  }
+}
+
+/// Without weight decay for biases and norms, and by layer if the learning rate decays with depth.
+std::vector<ParamGroup> make_groups(const TrainConfig& config,
+                                    const std::vector<NamedParameter>& parameters,
+                                    const ModelForTask& model) {
+  std::vector<NamedParameter> trained;
+  std::ranges::copy_if(parameters, std::back_inserter(trained),
+                       [](const NamedParameter& p) { return p.tensor.requires_grad(); });
+  const auto layer = [&](const NamedParameter& p) { return model.layer_of(p.name); };
+  return make_param_groups(trained, {.weight_decay = config.weight_decay,
+                                     .decays = usually_decays,
+                                     .layer_lr_decay = config.layer_lr_decay,
+                                     .layer = layer});
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups) {
+  // Without clipping, the norm is measured for the records, and steps whose norm is not finite are skipped.
+  const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
+  const auto with = [&](auto options) { return options.lr(config.learning_rate.value()).max_grad_norm(max_norm); };
+  const auto with_adam = [&](auto options) {
+    options.betas({config.adam_beta1, config.adam_beta2}).eps(config.adam_epsilon.value_or(options.eps()));
+    return with(options);
+  };
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with_adam(AdamWOptions()));
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with_adam(AdamOptions()));
+  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), with(SGDOptions()));
+  return std::make_unique<LAMB>(std::move(groups), with_adam(LAMBOptions()));
+}
+
+/// How the ranks' gradients are added up. Collective.
+distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::ProcessGroup& group) {
+  using namespace distributed;
+  if (config.gradient_compression == "fp16") return sum_wrapper(fp16_compress_hook);
+  if (config.gradient_compression == "bf16") return sum_wrapper(bf16_compress_hook);
+  if (config.all_reduce == "auto" && group.options().device().is_cpu()) {
+    if (auto shared_memory = SharedMemoryAllReduce::create(group)) {
+      return shared_memory_hook(std::move(shared_memory));
+    }
+    if (group.rank() == 0 && group.environment().local_world_size == group.size()) {
+      TORCH_WARN_ONCE(
+          "the ranks are on one host but cannot share memory (which may be full, or they may be in different "
+          "containers), so gradients go through sockets, which is slower. Pass --all-reduce backend to choose that "
+          "without a warning.");
+    }
+  }
+  return allreduce_sum_hook;
+}
+
+}  // namespace
 
 TrainingModel::TrainingModel(const TrainConfig& config,
                              const RunSetup& setup,
@@ -44,27 +117,13 @@ TrainingModel::TrainingModel(const TrainConfig& config,
   }
 }
 
-namespace {
-
-constexpr std::string_view kAverage = "average.", kKept = "kept.";  // before a weight's name
-
-}  // namespace
-
 void TrainingModel::load_state(const Checkpoint& checkpoint) {
-  std::map<std::string, at::Tensor> state, averages;
-  for (const auto& [name, tensor] : checkpoint.optimizer) {
-    if (name.starts_with(kAverage)) {
-      averages.emplace(name.substr(kAverage.size()), tensor);
-    } else if (name.starts_with(kKept)) {
-      kept_.emplace(name.substr(kKept.size()), tensor.clone());
-    } else {
-      state.emplace(name, tensor);
-    }
-  }
+  const std::map<std::string, at::Tensor> state(checkpoint.optimizer.begin(), checkpoint.optimizer.end());
   sharded_ ? sharded_->load_state_dict(state) : whole_->load_state_dict(state);
   if (average_) {
-    average_->load(averages, checkpoint.steps_taken);
+    average_->load({checkpoint.average.begin(), checkpoint.average.end()}, checkpoint.steps_taken);
   }
+  for (const auto& [name, tensor] : checkpoint.best_adapter) best_adapter_.emplace(name, tensor.clone());
 }
 
 /// Where optimizer states are sharded, masters are too.
@@ -98,19 +157,32 @@ std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
   return ddp_ ? std::make_unique<distributed::NoSyncGuard>(*ddp_) : nullptr;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
-  return complete(average_ ? average_->weights() : std::map<std::string, at::Tensor>());
-}
-
-std::vector<std::pair<std::string, at::Tensor>> TrainingModel::kept_weights() {
-  if (is_adapter_) {
-    return merge_lora(*model_);
-  }
+NamedTensors TrainingModel::kept_weights() {
+  if (is_adapter_) return merge_lora(*model_);
   return complete(average_ ? average_->averages() : std::map<std::string, at::Tensor>());
 }
 
+void TrainingModel::save(Checkpoint& checkpoint) {
+  const auto weights = complete(average_ ? average_->weights() : std::map<std::string, at::Tensor>());
+  const auto state = sharded_ ? sharded_->state_dict() : whole_->state_dict();
+  checkpoint.weights = weights_aside_.empty() ? weights : weights_aside_;
+  checkpoint.optimizer.assign(state.begin(), state.end());
+  if (average_) {
+    const auto averages = average_->averages();
+    checkpoint.average.assign(averages.begin(), averages.end());
+  }
+  checkpoint.best_adapter.assign(best_adapter_.begin(), best_adapter_.end());
+}
+
+void TrainingModel::set_weights_aside() {
+  Checkpoint now;
+  save(now);
+  if (!ranks_.is_main()) return;
+  for (const auto& [name, tensor] : now.weights) weights_aside_.emplace_back(name, tensor.clone());
+}
+
 /// Adds the model's own weights to those that are there already.
-std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
+NamedTensors TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
   if (sharded_) {
     by_name.merge(sharded_->weights());
   }
@@ -120,7 +192,7 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map
   if (masters_) {
     by_name.merge(masters_->state_dict());  // of those that are frozen
   }
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  NamedTensors tensors;
   for (const auto& item : model_->named_parameters()) {
     if (!is_adapter_ || item.value().requires_grad()) {
       tensors.emplace_back(item.key(), by_name.at(item.key()));
@@ -129,36 +201,21 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map
   return tensors;
 }
 
-std::map<std::string, at::Tensor> TrainingModel::optimizer_state() {
-  auto state = sharded_ ? sharded_->state_dict() : whole_->state_dict();
-  if (average_) {
-    for (const auto& [name, tensor] : average_->averages()) {
-      state.emplace(std::string(kAverage) + name, tensor);
-    }
-  }
-  for (const auto& [name, tensor] : kept_) {
-    state.emplace(std::string(kKept) + name, tensor);
-  }
-  return state;
-}
-
 void TrainingModel::keep_adapter() {
   for (const NamedParameter& parameter : parameters_) {
-    kept_[parameter.name] = parameter.tensor.detach().clone();
+    if (is_adapter_) best_adapter_[parameter.name] = parameter.tensor.detach().clone();
   }
 }
 
-void TrainingModel::restore_kept_adapter() {
+void TrainingModel::restore_best_adapter() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& parameter : parameters_) {
-    parameter.tensor.copy_(kept_.at(parameter.name));
+    parameter.tensor.copy_(best_adapter_.at(parameter.name));
   }
 }
 
 std::optional<CommunicationRecord> TrainingModel::communication() const {
-  if (!ddp_) {
-    return std::nullopt;
-  }
+  if (!ddp_) return std::nullopt;
   const auto stats = ddp_->comm_stats();
   CommunicationRecord record;
   record.ranks = ranks_.size();

@@ -47,29 +47,33 @@ class TrainingModel {
   void zero_grad() { sharded_ ? sharded_->zero_grad() : whole_->zero_grad(); }
   const at::Tensor& grad_norm() const { return sharded_ ? sharded_->grad_norm() : whole_->grad_norm(); }
 
-  /// After a step: the moving average of the weights, where there is one, takes them in.
+  /// After a step: adds the weights to their moving average, if there is one.
   void update_average() {
     if (average_) average_->update(found_inf());
   }
-  /// The model gets the weights to evaluate and keep, averages where there are any, or those that are trained back.
+  /// Exchanges the model's weights and their moving averages, if there are any: to evaluate and keep the averages, and
+  /// back to train.
   void swap_average() {
     if (average_) average_->swap();
   }
 
-  /// The float32 weights that are trained, in the model's order. Collective; complete on the main rank.
-  std::vector<std::pair<std::string, at::Tensor>> weights();
-  /// Likewise those to keep: averages, where there are any; an adapter's merged into the others', of the model as it
-  /// is.
-  std::vector<std::pair<std::string, at::Tensor>> kept_weights();
-  /// Averages and the kept adapter included. Collective; complete on the main rank.
-  std::map<std::string, at::Tensor> optimizer_state();
+  /// The float32 weights to keep, in the model's order: averages, if there are any; an adapter's merged into those of
+  /// the base model. Collective; complete on the main rank.
+  NamedTensors kept_weights();
+
+  /// Puts the trained weights, the optimizer state, averages and the best adapter into `checkpoint`. Collective;
+  /// complete on the main rank.
+  void save(Checkpoint& checkpoint);
+  /// From now on `save` writes the weights as they are now: the model gets other ones. Collective.
+  void set_weights_aside();
 
   /// Whether LoRA's factors and the head are all that is trained.
   bool is_adapter() const { return is_adapter_; }
-  /// Of an adapter: remembers what the model has of it as the best, and puts that back.
+  /// Remembers the adapter as the best so far. Does nothing without LoRA.
   void keep_adapter();
-  void restore_kept_adapter();
-  const std::map<std::string, at::Tensor>& kept_adapter() const { return kept_; }
+  /// Puts the best adapter back into the model.
+  void restore_best_adapter();
+  const std::map<std::string, at::Tensor>& best_adapter() const { return best_adapter_; }
 
   /// What was exchanged so far; nullopt for one rank.
   std::optional<CommunicationRecord> communication() const;
@@ -79,19 +83,20 @@ class TrainingModel {
   void make_optimizer(const TrainConfig& config);
   void exchange_gradients(const TrainConfig& config);
   void load_state(const Checkpoint& checkpoint);
-  std::vector<std::pair<std::string, at::Tensor>> complete(std::map<std::string, at::Tensor> by_name);
+  NamedTensors complete(std::map<std::string, at::Tensor> by_name);
 
   const Ranks& ranks_;
   std::shared_ptr<ModelForTask> model_;
   bool is_sharded_;
   bool is_adapter_;
-  std::map<std::string, at::Tensor> kept_;
+  std::map<std::string, at::Tensor> best_adapter_;
   std::vector<NamedParameter> parameters_;  // all, or the masters of those that are trained
   std::optional<distributed::ShardedMasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
   std::optional<distributed::DistributedDataParallel<ModelForTask>> ddp_;
   std::optional<WeightAverage> average_;
+  NamedTensors weights_aside_;  // of the main rank; empty until set_weights_aside()
 };
 
 }  // namespace mezzo::text

@@ -97,7 +97,7 @@ def test_evaluates_what_it_keeps_and_resumes_to_the_bit(way, small, texts, tmp_p
     assert abs(alone["loss"] - best["loss"]) < (1e-5 if precision == "fp32" else 0.02)
     for step in 5, 10:
         train(small, texts, tmp_path / "again", *flags, "--resume", tmp_path / f"out/checkpoints/step-{step}")
-        for name in "model.safetensors", "checkpoints/step-14/weights.safetensors", "checkpoints/step-14/optimizer.safetensors":
+        for name in "model.safetensors", *(f"checkpoints/step-14/{part}.safetensors" for part in ("weights", "optimizer", "average")):
             assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
 
 

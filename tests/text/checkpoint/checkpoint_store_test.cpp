@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "mezzo/text/io/atomic_file.h"
@@ -62,6 +63,8 @@ TEST_F(CheckpointStoreTest, ReadsBackWhatItSaved) {
   Checkpoint saved = make(3);
   saved.seconds = 1.0 / 3;
   saved.scaler["scale"] = 65536;
+  saved.average = {{"w", at::full({8}, 3.0F)}};
+  saved.best_adapter = {{"w", at::full({2}, 4.0F)}, {"b", at::ones({1})}};
   save_best_model(saved, 2, /*weight=*/5);
   CheckpointStore(checkpoints_, 2).save(saved, model());
 
@@ -69,6 +72,29 @@ TEST_F(CheckpointStoreTest, ReadsBackWhatItSaved) {
   EXPECT_EQ(checkpoint_format::state_text(read), checkpoint_format::state_text(saved));
   EXPECT_TRUE(at::equal(read.weights.at(0).second, saved.weights.at(0).second));
   EXPECT_TRUE(at::equal(SafetensorsReader(read.best_weights).tensor("w"), at::full({8}, 5.0F)));
+  for (const auto& file : checkpoint_format::kTensorFiles) {
+    const std::map<std::string, at::Tensor> before((saved.*file.tensors).begin(), (saved.*file.tensors).end());
+    ASSERT_EQ((read.*file.tensors).size(), before.size()) << file.name;
+    for (const auto& [name, tensor] : read.*file.tensors) {
+      EXPECT_TRUE(at::equal(tensor, before.at(name))) << file.name << " " << name;
+    }
+  }
+}
+
+TEST_F(CheckpointStoreTest, WritesNoFilesOfAveragesAndAdaptersWithoutAny) {
+  CheckpointStore(checkpoints_, 2).save(make(3), model());
+  for (const char* name : {"average.safetensors", "best_adapter.safetensors"}) {
+    EXPECT_FALSE(fs::exists(checkpoint(3) / name)) << name;
+  }
+  EXPECT_TRUE(load_checkpoint(checkpoint(3)).average.empty());
+}
+
+TEST_F(CheckpointStoreTest, ChecksTheFileOfAverages) {
+  Checkpoint saved = make(3);
+  saved.average = {{"w", at::full({8}, 3.0F)}};
+  CheckpointStore(checkpoints_, 2).save(saved, model());
+  fs::remove(checkpoint(3) / "average.safetensors");
+  EXPECT_THROW(load_checkpoint(checkpoint(3)), c10::ValueError);
 }
 
 TEST_F(CheckpointStoreTest, KeepsTheNewestThatAreIntact) {
@@ -273,7 +299,7 @@ TEST_F(CheckpointStoreTest, NamesAManifestThatItDoesNotRead) {
     return value_error([&] { load_checkpoint(checkpoint(5)); }, folder_);
   };
   EXPECT_EQ(error_of([](auto& manifest) { manifest["format"] = 99; }),
-            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 4; go on with the "
+            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 5; go on with the "
             "version that wrote it");
   EXPECT_EQ(error_of([](auto& manifest) { manifest.erase("format"); }),
             "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that one, "

@@ -2,20 +2,19 @@
 
 #include "mezzo/cpp20.h"
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "mezzo/text/io/safetensors.h"
 
 namespace mezzo::text {
 
-/// The format of checkpoints written by this version; others are refused.
-constexpr int64_t kCheckpointFormat = 4;
+/// The format of checkpoints that this version writes. It refuses other formats.
+constexpr int64_t kCheckpointFormat = 5;
 
 /// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an
 /// earlier group may be the cause of one in a later.
@@ -35,26 +34,31 @@ struct BestModel {
   std::string hash;    ///< of its model.safetensors
 };
 
-/// All that a run needs to go on to the bit: weights, optimizer state, and where it was. Random
-/// numbers and the order of data are functions of the seed and of these counters, so nothing else
-/// is kept.
-struct Checkpoint {
-  std::string run;                         ///< made up when the run began; the same in its run.json
-  int64_t step = 0;                        ///< optimizer steps done, skipped ones too
-  int64_t steps_taken = 0;                 ///< those that updated the weights; drives the learning-rate schedule
-  int64_t samples = 0;                     ///< texts seen
-  int64_t tokens = 0;                      ///< tokens seen
-  double seconds = 0;                      ///< wall time so far, evaluations included
-  double step_seconds = 0;                 ///< of the optimizer steps alone
-  int64_t last_eval_step = 0;              ///< after which dev was last evaluated; 0: never
-  std::optional<BestModel> best;           ///< none before the first evaluation on dev
-  std::map<std::string, double> scaler;    ///< GradScaler's state; empty where it is off
+/// The counters of a run. @see transformers.TrainerState (Python)
+struct TrainerState {
+  std::string run;                ///< name of the run, made up when it began; the same in its run.json
+  int64_t step = 0;               ///< optimizer steps done, skipped ones included
+  int64_t steps_taken = 0;        ///< steps that updated the weights; drives the learning-rate schedule
+  int64_t samples = 0;            ///< texts seen
+  int64_t tokens = 0;             ///< tokens seen
+  double seconds = 0;             ///< wall time so far, evaluations included
+  double step_seconds = 0;        ///< wall time of the optimizer steps alone
+  int64_t last_eval_step = 0;     ///< step of the last evaluation on dev; 0: none yet
+  std::optional<BestModel> best;  ///< none before the first evaluation on dev
+};
+
+/// All that a run needs to go on bit-identically: counters, weights and optimizer state. Random numbers and the order
+/// of data are functions of the seed and the counters.
+struct Checkpoint : TrainerState {
+  std::map<std::string, double> scaler;    ///< GradScaler's state; empty if it is off
   std::map<std::string, double> schedule;  ///< state of ReduceLROnPlateau or GreedyLR; empty for the other schedules
   RunIdentity identity;                    ///< must agree with the run that goes on
-  RunIdentity::Values environment;         ///< versions, processor, threads, device that it was written with
-  std::vector<std::pair<std::string, at::Tensor>> weights;    ///< float32
-  std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< state by name
-  std::filesystem::path best_weights;                         ///< of a checkpoint that was read: the file of `best`
+  RunIdentity::Values environment;         ///< versions, processor, threads and device of the run that wrote it
+  NamedTensors weights;                    ///< float32
+  NamedTensors optimizer;                  ///< state by name
+  NamedTensors average;                    ///< EMA of the weights; empty without `ema_decay`
+  NamedTensors best_adapter;               ///< trained weights of `best` with LoRA; empty without LoRA
+  std::filesystem::path best_weights;      ///< of a checkpoint that was read: the file of `best`
 };
 
 /// Reads a checkpoint that a training run wrote; tensors are mapped, not to be written to.

@@ -15,6 +15,8 @@
 
 namespace mezzo::text {
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 /// Reads a `.safetensors` file, the format of Hugging Face models: a JSON header and the tensors'
 /// bytes. Opening checks all of the header, and maps the file into memory: tensors then cost nothing
 /// until they are read. Copies share one mapping. Thread-safe.
@@ -78,7 +80,7 @@ class SafetensorsReader {
 ///     UTF-8, a sparse or undefined tensor, a dtype the format has none for (complex128,
 ///     quantized), and when writing fails
 std::string save_safetensors(const std::filesystem::path& path,
-                             const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                             const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace mezzo::text
