@@ -83,12 +83,6 @@ std::string period(std::time_t begin, std::time_t end) {
   return first + (first == last ? "" : " to " + (same_day ? last.substr(last.find(' ') + 1) : last)) + " UTC";
 }
 
-ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& plan, int64_t resumed_step) {
-  ProgressBar::Options options{.label = "train", .total = plan.total_steps, .initial = resumed_step};
-  options.style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto;
-  return options;
-}
-
 /// Of the texts that the model was measured on at last: nullopt where they are not known.
 std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& setup) {
   const bool is_test = !setup.test.ids.empty();
@@ -201,7 +195,9 @@ void RunOutput::begin(const RunPlan& plan,
     note(fmt::format("no checkpoint in {}, starting anew{}", (config.output / "checkpoints").string(),
                      kept.empty() ? "" : "; what was there is kept in " + kept));
   }
-  progress_.emplace(progress_options(config, plan, resumed ? resumed->step : 0));
+  progress_.emplace(ProgressBar::Options{.total = plan.total_steps,
+                                         .initial = resumed ? resumed->step : 0,
+                                         .style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto});
 }
 
 void RunOutput::step(const StepRecord& record) {
@@ -216,9 +212,14 @@ void RunOutput::step(const StepRecord& record) {
   board_->add_scalar("train/loss_scale", record.loss_scale, record.step);
   board_->add_scalar("train/samples_per_second", static_cast<double>(record.samples) / record.seconds, record.step);
 
-  const double rate = static_cast<double>(record.samples) / record.seconds;
-  smoothed_rate_ = smoothed_rate_ == 0 ? rate : 0.9 * smoothed_rate_ + 0.1 * rate;
-  std::string text = fmt::format("loss {}  {:.1f} samples/s", fixed(record.loss, 3), smoothed_rate_);
+  const auto smooth = [](double& average, double value) { average += (average == 0 ? 1 : 0.1) * (value - average); };
+  smooth(smoothed_rate_, static_cast<double>(record.samples) / record.seconds);
+  if (std::isfinite(record.loss)) smooth(smoothed_loss_, record.loss);
+  std::string text = fmt::format("loss {}", fixed(std::isfinite(record.loss) ? smoothed_loss_ : record.loss, 3));
+  if (best_) {
+    text += fmt::format("  best {}", fixed(std::isnan(best_->value) ? best_->loss : best_->value, 3));
+  }
+  text += fmt::format("  epoch {:.1f}  lr {:.2g}  {:.1f} samples/s", record.epoch, record.lr, smoothed_rate_);
   if (setup_.precision == Precision::kFloat16) {
     text += fmt::format("  scale {:g}", record.loss_scale);
   }

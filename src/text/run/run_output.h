@@ -84,7 +84,7 @@ class RunOutput {
   std::optional<TensorBoardWriter> board_;
   std::optional<ProgressBar> progress_;
   std::string summary_;
-  double smoothed_rate_ = 0;  // samples per second, over the last steps
+  double smoothed_rate_ = 0, smoothed_loss_ = 0;  // samples per second and loss of the last steps; 0: none yet
 };
 
 }  // namespace mezzo::text

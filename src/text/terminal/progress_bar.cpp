@@ -21,6 +21,8 @@ namespace {
 constexpr const char* kClearLine = "\r\x1b[K";
 constexpr size_t kLeastBarColumns = 8;
 constexpr size_t kMostBarColumns = 40;
+constexpr size_t kBeforeBar = 5;          // time left and the first four pieces of the text are worth more than the bar
+constexpr int64_t kStepsToEstimate = 10;  // the first steps are slower: they set things up
 constexpr int kUnknownWidth = 80;
 
 double steady_seconds() {
@@ -91,7 +93,7 @@ std::string draw_bar(double fraction, size_t columns, bool utf8) {
   return bar;
 }
 
-/// The pieces of `text`, which are parted by two spaces or more.
+/// The pieces of `text`, which two spaces or more separate.
 std::vector<std::string> split_pieces(std::string_view text) {
   std::vector<std::string> pieces;
   while (!text.empty()) {
@@ -104,45 +106,29 @@ std::vector<std::string> split_pieces(std::string_view text) {
   return pieces;
 }
 
-std::string with_separator(std::string_view separator, const std::string& piece) {
-  return piece.empty() ? piece : std::string(separator) + piece;
-}
-
-/// What stands on the line, before it is known what fits.
+/// The pieces of a line, the most important first.
 struct Pieces {
   std::string head;   // label and percent
   std::string count;  // 178/288
-  std::string times;
-  std::vector<std::string> extras;
+  std::vector<std::string> more;
 };
 
-/// Puts the pieces on one line of at most `columns`: head and count always, then by importance as
-/// they fit. A bar takes what is left, within its limits.
+/// Puts the pieces on one line of at most `columns`: head and count always, the others in their order until one does
+/// not fit. The bar gives way to the first kBeforeBar of them only.
 std::string lay_out(const Pieces& pieces, size_t columns, double fraction, bool with_bar, bool utf8) {
   std::string before_bar = pieces.head;
   std::string after_bar = (pieces.head.empty() ? "" : " ") + pieces.count;
   size_t used = display_width(before_bar) + display_width(after_bar);
-  const auto append_if_fits = [&](const std::string& piece, size_t reserved) {
-    const std::string text = with_separator("  ", piece);
-    const size_t width = display_width(text);
-    const bool fits = used + width + reserved <= columns;
-    if (fits) {
-      after_bar += text;
-      used += width;
-    }
-    return fits;
-  };
-  append_if_fits(pieces.times, 0);
-  auto extra = pieces.extras.begin();
-  const auto append_extras = [&](size_t reserved, std::ptrdiff_t most) {
-    for (; extra != pieces.extras.end() && most-- > 0 && append_if_fits(*extra, reserved); ++extra) {
-    }
-  };
-  append_extras(/*reserved=*/0, /*most=*/1);
   const size_t least = kLeastBarColumns + 1;
-  const bool bar_fits = with_bar && used + least <= columns;
-  append_extras(bar_fits ? least : 0, static_cast<std::ptrdiff_t>(pieces.extras.size()));
-  if (bar_fits) {
+  for (size_t i = 0; i < pieces.more.size(); ++i) {
+    const bool bar_fits = with_bar && used + least <= columns;
+    const std::string text = "  " + pieces.more[i];
+    const size_t width = display_width(text);
+    if (used + width + (bar_fits && i >= kBeforeBar ? least : 0) > columns) break;
+    after_bar += text;
+    used += width;
+  }
+  if (with_bar && used + least <= columns) {
     before_bar += " " + draw_bar(fraction, std::min(columns - used - 1, kMostBarColumns), utf8);
   }
   return std::string(truncate_to_width(before_bar + after_bar, columns));
@@ -211,10 +197,7 @@ void ProgressBar::draw(double now) {
 std::string ProgressBar::status_line(double now, size_t columns) const {
   const double elapsed = now - started_;
   const int64_t done = step_ - options_.initial;
-  Pieces pieces{.head = options_.label,
-                .count = fmt::format("{}", step_),
-                .times = format_duration(elapsed),
-                .extras = split_pieces(printable(text_))};
+  Pieces pieces{.head = options_.label, .count = fmt::format("{}", step_), .more = {}};
   double fraction = 0;
   if (options_.total > 0) {
     fraction = std::clamp(static_cast<double>(step_) / static_cast<double>(options_.total), 0.0, 1.0);
@@ -222,9 +205,12 @@ std::string ProgressBar::status_line(double now, size_t columns) const {
     const std::string total = std::to_string(options_.total);
     pieces.count = fmt::format("{:>{}}/{}", step_, total.size(), total);  // of one width, so that the bar stands still
   }
-  if (done > 0 && step_ < options_.total) {
+  pieces.more = split_pieces(printable(text_));
+  const bool has_estimate = step_ < options_.total && done >= kStepsToEstimate;
+  pieces.more.insert(has_estimate ? pieces.more.end() : pieces.more.begin(), format_duration(elapsed) + " elapsed");
+  if (has_estimate) {
     const double left = elapsed / static_cast<double>(done) * static_cast<double>(options_.total - step_);
-    pieces.times += ", " + format_duration(std::round(left)) + " left";
+    pieces.more.insert(pieces.more.begin(), format_duration(std::round(left)) + " left");
   }
   const bool with_bar = options_.style == ProgressStyle::kTerminal && options_.total > 0;
   return lay_out(pieces, columns, fraction, with_bar, utf8_);

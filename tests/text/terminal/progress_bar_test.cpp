@@ -23,7 +23,7 @@ class ProgressBarTest : public testing::Test {
   ProgressBarTest() { ::setenv("LC_ALL", "C.UTF-8", 1); }
 
   ProgressBar::Options options(ProgressStyle style, int width = 80) {
-    return {.label = "train", .total = 288, .style = style, .stream = file_.get(), .width = width, .clock = [this] {
+    return {.label = label_, .total = 288, .style = style, .stream = file_.get(), .width = width, .clock = [this] {
               return now_;
             }};
   }
@@ -51,21 +51,27 @@ class ProgressBarTest : public testing::Test {
   }
 
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{std::tmpfile(), &std::fclose};
+  std::string label_ = "train";
   double now_ = 1000;
   long read_ = 0;
 };
 
-constexpr const char* kText = "loss 0.412  31.2 samples/s  scale 65536";
+constexpr const char* kText = "loss 0.412  best 0.664  epoch 1.8  lr 2.1e-05  31.2 samples/s  scale 65536";
 
 TEST_F(ProgressBarTest, ShowsBarCountTimesAndText) {
-  EXPECT_EQ(line_at_width(100, kText),
-            "train  61% ━━━━━━━━━━━━━╸──────── 178/288  0:52, 0:32 left  loss 0.412  31.2 samples/s  scale 65536");
+  EXPECT_EQ(line_at_width(140, kText),
+            "train  61% ━━━━━━━━━━━╸─────── 178/288  0:32 left  loss 0.412  best 0.664  epoch 1.8  lr 2.1e-05  31.2 "
+            "samples/s  scale 65536  0:52 elapsed");
 }
 
 TEST_F(ProgressBarTest, FitsEveryWidthAndLeavesOutTheLastPiecesFirst) {
+  label_ = "";
   EXPECT_EQ(line_at_width(80, kText),
-            "train  61% ━━━━━━━━━────── 178/288  0:52, 0:32 left  loss 0.412  31.2 samples/s");
-  EXPECT_EQ(line_at_width(40, kText), "train  61% 178/288  0:52, 0:32 left");
+            " 61% ━━━━╸─── 178/288  0:32 left  loss 0.412  best 0.664  epoch 1.8  lr 2.1e-05");
+  EXPECT_EQ(line_at_width(79, kText), " 61% 178/288  0:32 left  loss 0.412  best 0.664  epoch 1.8  lr 2.1e-05")
+      << "the bar goes before one of the first pieces";
+  EXPECT_EQ(line_at_width(40, kText), " 61% 178/288  0:32 left  loss 0.412");
+  label_ = "train";
   for (int width = 1; width <= 250; ++width) {
     for (const char* text : {kText, "", "损失 0.412  每秒 31.2 条  \xff\xff"}) {
       EXPECT_LT(display_width(line_at_width(width, text)), std::max(2, width)) << width;
@@ -113,7 +119,7 @@ TEST_F(ProgressBarTest, FinishShowsTheLastUpdateAndEndsTheLineOnce) {
   bar.finish();
   const std::string last = printed();
   EXPECT_THAT(last, HasSubstr("train 100% ━━━━━━━━━━"));
-  EXPECT_THAT(last, HasSubstr("288/288  0:00  loss 0.1"));
+  EXPECT_THAT(last, HasSubstr("288/288  0:00 elapsed  loss 0.1"));
   EXPECT_THAT(last, EndsWith("\x1b[K\n"));
   bar.finish();
   bar.update(289);
@@ -134,17 +140,17 @@ TEST_F(ProgressBarTest, PrintsPlainLinesEverySoManySecondsToAFile) {
     ProgressBar bar(options(ProgressStyle::kAuto));
     for (int64_t step = 1; step <= 288; ++step) {
       now_ += 0.1;
-      bar.update(step, kText);
+      bar.update(step, "loss 0.412  31.2 samples/s");
     }
     bar.print_line("dev accuracy 0.51");
     bar.finish();
   }
   EXPECT_EQ(printed(),
-            "train   0%   1/288  0:00, 0:29 left  loss 0.412  31.2 samples/s  scale 65536\n"
-            "train  35% 101/288  0:10, 0:19 left  loss 0.412  31.2 samples/s  scale 65536\n"
-            "train  69% 201/288  0:20, 0:09 left  loss 0.412  31.2 samples/s  scale 65536\n"
+            "train   0%   1/288  0:00 elapsed  loss 0.412  31.2 samples/s\n"
+            "train  35% 101/288  0:19 left  loss 0.412  31.2 samples/s  0:10 elapsed\n"
+            "train  69% 201/288  0:09 left  loss 0.412  31.2 samples/s  0:20 elapsed\n"
             "dev accuracy 0.51\n"
-            "train 100% 288/288  0:28  loss 0.412  31.2 samples/s  scale 65536\n");
+            "train 100% 288/288  0:28 elapsed  loss 0.412  31.2 samples/s\n");
 }
 
 TEST_F(ProgressBarTest, PrintsPlainLinesEverySoManySteps) {
@@ -156,8 +162,8 @@ TEST_F(ProgressBarTest, PrintsPlainLinesEverySoManySteps) {
   }
   bar.finish();
   EXPECT_EQ(printed(),
-            "train   0%   1/288  0:00, 0:00 left\ntrain  35% 101/288  0:00, 0:00 left\n"
-            "train  69% 201/288  0:00, 0:00 left\n");
+            "train   0%   1/288  0:00 elapsed\ntrain  35% 101/288  0:00 left  0:00 elapsed\n"
+            "train  69% 201/288  0:00 left  0:00 elapsed\n");
 }
 
 TEST_F(ProgressBarTest, QuietPrintsNothing) {
@@ -176,7 +182,19 @@ TEST_F(ProgressBarTest, ReckonsTheTimeLeftFromTheStepsOfThisRun) {
   ProgressBar bar(resumed);
   now_ += 3600;
   bar.update(238);
-  EXPECT_THAT(printed(), HasSubstr("238/288  1:00:00, 1:00:00 left"));
+  EXPECT_THAT(printed(), HasSubstr("238/288  1:00:00 left  1:00:00 elapsed"));
+}
+
+TEST_F(ProgressBarTest, EstimatesTheTimeLeftFromTenStepsOn) {
+  auto resumed = options(ProgressStyle::kLines);
+  resumed.initial = 100;
+  resumed.line_steps = 1;
+  ProgressBar bar(resumed);
+  for (int64_t step = 101; step <= 110; ++step) {
+    now_ += step == 101 ? 10 : 1;  // the first step sets things up
+    bar.update(step);
+    EXPECT_THAT(printed(), step < 110 ? testing::HasSubstr("/288  0:1") : testing::HasSubstr("/288  5:38 left  0:19"));
+  }
 }
 
 TEST_F(ProgressBarTest, ShowsOnlyCountAndTimeOfAWorkOfUnknownLength) {
@@ -185,7 +203,7 @@ TEST_F(ProgressBarTest, ShowsOnlyCountAndTimeOfAWorkOfUnknownLength) {
   ProgressBar bar(unknown);
   now_ += 90061;
   bar.update(12345, "3.2 MB/s");
-  EXPECT_EQ(printed(), "\rtrain 12345  1d 01:01  3.2 MB/s\x1b[K");
+  EXPECT_EQ(printed(), "\rtrain 12345  1d 01:01 elapsed  3.2 MB/s\x1b[K");
 }
 
 TEST_F(ProgressBarTest, TextCannotSteerTheTerminal) {

@@ -18,13 +18,13 @@ enum class ProgressStyle {
   kQuiet,     ///< nothing at all, print_line() included
 };
 
-/// Shows how far a long piece of work is:
+/// Shows the progress of a long task:
 ///
-///     train  62% ━━━━━━━━━━━━╸─────── 178/288  2:52, 1:46 left  loss 0.412  31.2 samples/s
+///      62% ━━━━━━━━━━━━╸─────── 178/288  1:46 left  loss 0.412  best 0.664  31.2 samples/s  2:52 elapsed
 ///
-/// The line fits any width: what does not fit is left out, the last parts of the text first. On a
-/// terminal with a UTF-8 locale the bar is drawn in line glyphs, else in ASCII. Not thread-safe.
-/// Errors of the stream are ignored.
+/// The line fits any width. The last pieces are left out first, then the bar, then the first five pieces. The time
+/// left is estimated from ten steps on. On a terminal with a UTF-8 locale the bar is drawn in line glyphs, else in
+/// ASCII. Not thread-safe. Errors of the stream are ignored.
 ///
 /// @code
 /// mezzo::text::ProgressBar progress({.label = "train", .total = steps});
@@ -57,8 +57,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// Notes that `step` steps are done. Cheap when nothing is due to be drawn.
-  /// @param text  what else to show; two spaces part the pieces that may be left out one by one
-  ///     when the terminal is narrow
+  /// @param text  further pieces, separated by two spaces, the most important first: a narrow terminal shows the first
   void update(int64_t step, std::string_view text = {});
 
   /// Prints a line of its own above the bar. Control characters are left out.
