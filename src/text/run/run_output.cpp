@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -132,7 +133,16 @@ RunOutput::RunOutput(const TrainConfig& config,
   const fs::path metrics = config.output / "metrics.jsonl";
   const bool has_records = resumed && fs::exists(metrics);
   if (has_records) {
-    read_run_records(metrics);  // if that fails, nothing has changed yet
+    const RunRecords records = read_run_records(metrics);  // if that fails, nothing has changed yet
+    for (const StepRecord& record : records.steps) {
+      if (record.step <= resumed->step) watch_.step(record);
+    }
+    for (const EvalRecord& record : records.evals) {
+      if (record.step <= resumed->last_eval_step) watch_.eval(record);
+    }
+    std::ranges::copy_if(records.warnings, std::back_inserter(warnings_), [&](const WarningRecord& warning) {
+      return warning.step > 0 && warning.step <= resumed->step;
+    });
   }
   // Before any other file is made or cut: it says whose folder this is, and
   // that the run has not ended.
@@ -227,10 +237,12 @@ void RunOutput::step(const StepRecord& record) {
     text += "  skipped";
   }
   progress_->update(record.step, text);
+  if (const auto warning = watch_.step(record)) tell(*warning);
 }
 
 void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
+  watch_.eval(record);
   const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
   board_->add_scalar(tag + "/loss", record.loss, record.step);
   std::string metrics;
@@ -248,6 +260,12 @@ void RunOutput::eval(const EvalRecord& record) {
     note(fmt::format("warning: step {}: {} is not defined for these predictions, so the dev loss decides", record.step,
                      setup_.task->metrics().front().title));
   }
+}
+
+void RunOutput::tell(const WarningRecord& warning) {
+  metrics_->append(warning);
+  warnings_.push_back(warning);
+  note("warning: " + warning.text);
 }
 
 void RunOutput::best(const BestModel& model) { best_ = model; }
@@ -335,6 +353,7 @@ void RunOutput::write_ending(const std::string& status,
 }
 
 void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& evaluation, const std::string& split) {
+  for (const WarningRecord& warning : watch_.end(record.best_step)) tell(warning);
   metrics_->append(record);
   const std::string evaluated = split + ", " + kept_model(record.steps);
   const std::string notice =
@@ -399,6 +418,7 @@ void RunOutput::write_report(const std::string& notice,
   input.steps = std::move(records.steps);
   input.evals = std::move(records.evals);
   input.diagnoses = std::move(records.diagnoses);
+  input.warnings = warnings_;
   input.end = records.end;
   if (best_) {
     input.best_step = best_->step;
@@ -449,6 +469,9 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"environment", to_json_object(environment_of(setup_))},
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
+  json["warnings"] = Json::array();
+  for (const WarningRecord& warning : warnings_)
+    json["warnings"].push_back({{"kind", warning.kind}, {"text", warning.text}});
   if (!error.empty()) {
     json["error"] = error;
   }

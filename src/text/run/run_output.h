@@ -12,6 +12,7 @@
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/progress_bar.h"
 #include "text/records/findings.h"
+#include "text/records/run_warnings.h"
 #include "text/run/run_folder.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
@@ -60,6 +61,7 @@ class RunOutput {
  private:
   /// What is written and said before the first step.
   void begin(const RunPlan& plan, RunFolder& folder, const std::optional<Checkpoint>& resumed, bool has_records);
+  void tell(const WarningRecord& warning);
   /// The skipped steps that were only counted.
   void tell_of_repeats();
   /// "model of step 150"
@@ -80,6 +82,8 @@ class RunOutput {
   const std::time_t started_ = std::time(nullptr);
   std::optional<BestModel> best_;
   std::map<std::string, Finding> findings_;  // the last ones printed, by kind
+  RunWarnings watch_;
+  std::vector<WarningRecord> warnings_;  // told so far
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> board_;
   std::optional<ProgressBar> progress_;

@@ -73,7 +73,7 @@ struct LabelCounts {
 
   ClassScores scores() const {
     const auto hit = static_cast<double>(hits), of = static_cast<double>(is), guessed = static_cast<double>(predicted);
-    return {divide(hit, guessed), divide(hit, of), divide(2 * hit, of + guessed), is};
+    return {divide(hit, guessed), divide(hit, of), divide(2 * hit, of + guessed), is, predicted};
   }
 };
 
@@ -200,6 +200,14 @@ ClassificationReport found_report(std::span<const int64_t> is,
   ClassificationReport report = report_of(counts, std::move(names));
   report.several = {all.scores(), std::nullopt};
   return report;
+}
+
+std::vector<std::string> ClassificationReport::never_predicted() const {
+  std::vector<std::string> labels;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (classes[i].support > 0 && classes[i].predicted == 0) labels.push_back(names[i]);
+  }
+  return labels;
 }
 
 std::string ClassificationReport::to_text(int digits) const {

@@ -116,6 +116,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
                            average_precision};
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
+  evaluation.never_predicted = report.never_predicted();
   return evaluation;
 }
 

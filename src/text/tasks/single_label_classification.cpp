@@ -149,6 +149,9 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
     evaluation.report += fmt::format("\nexpected calibration error {:.4f}; without the temperature of {:.4g}: {:.4f}\n",
                                      calibration_error, temperature_, before);
   }
+  evaluation.never_predicted = report.never_predicted();
+  evaluation.majority_baseline =
+      static_cast<double>(label_counts(targets).max().item<int64_t>()) / static_cast<double>(is.size());
   evaluation.confusion_matrix = std::move(report.confusion);
   evaluation.calibration = std::move(calibration);
   return evaluation;

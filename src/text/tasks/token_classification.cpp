@@ -139,6 +139,7 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
     const double values[] = {report.accuracy, report.macro_avg.f1, report.weighted_avg.f1};
     metric_choice().fill(evaluation, values);
     evaluation.report = report.to_text();
+    evaluation.never_predicted = report.never_predicted();
     evaluation.confusion_matrix = std::move(report.confusion);
     return evaluation;
   }
@@ -160,6 +161,7 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
   const double values[] = {all.f1, accuracy, all.precision, all.recall, report.macro_avg.f1, report.weighted_avg.f1};
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
+  evaluation.never_predicted = report.never_predicted();
   return evaluation;
 }
 

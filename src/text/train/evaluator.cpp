@@ -52,6 +52,8 @@ std::optional<Evaluation> Evaluator::evaluate(EvalRecord record, const Tokenized
   for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
     record.metrics.emplace_back(task.metrics()[i].name, evaluation.metrics[i]);
   }
+  record.never_predicted = evaluation.never_predicted;
+  record.majority_baseline = evaluation.majority_baseline;
   if (record.is_final && std::isfinite(evaluation.loss)) {
     evaluation.mistakes = task.mistakes(outputs, texts.targets);
   }

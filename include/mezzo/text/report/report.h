@@ -33,6 +33,7 @@ struct ReportInput {
   std::vector<EvalRecord> evals;
   std::vector<MetricInfo> metrics;  ///< of the evaluations; the first is what the best model was chosen by
   std::vector<DiagnoseRecord> diagnoses;
+  std::vector<WarningRecord> warnings = {};
   std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
   std::optional<int64_t> best_step;                    ///< whose weights are kept, being the best on dev so far
   std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number

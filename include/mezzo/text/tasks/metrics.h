@@ -34,6 +34,7 @@ struct ClassScores {
   double recall = 0;
   double f1 = 0;
   int64_t support = 0;
+  int64_t predicted = 0;  ///< rows that were predicted to be of it; 0 of averages
 };
 
 /// How well predicted labels match the true ones, as scikit-learn counts it by default (with zero_division=0).
@@ -53,6 +54,9 @@ struct ClassificationReport {
 
   /// Of more labels nobody reads a matrix, which grows with their square.
   static constexpr int64_t kMaxMatrixLabels = 1000;
+
+  /// Names of the classes that rows have, and that were predicted for none.
+  std::vector<std::string> never_predicted() const;
 
   /// `confusion[i][j]`: rows of label id i that were predicted as j, absent labels included. Empty above
   /// kMaxMatrixLabels, and where rows have several labels.

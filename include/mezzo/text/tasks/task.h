@@ -41,7 +41,10 @@ struct Evaluation {
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
   std::vector<CalibrationBin> calibration;              ///< of what was predicted; empty where nothing is that sure
-  std::vector<Mistake> mistakes;                        ///< as of Task::mistakes(); empty where nobody asked
+  std::vector<std::string> never_predicted;  ///< labels that rows have and that were predicted for none of the rows
+  /// Accuracy if every row gets the most frequent label; nullopt unless each row has one of several labels.
+  std::optional<double> majority_baseline = {};
+  std::vector<Mistake> mistakes;  ///< as of Task::mistakes(); empty where nobody asked
 };
 
 /// What a task measures: all that it can, of which some are shown and the first of these decides
