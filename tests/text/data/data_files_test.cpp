@@ -17,8 +17,8 @@ using Strings = std::vector<std::string>;
 using namespace std::string_literals;
 using namespace std::string_view_literals;
 
-LoadRowsOptions of_kind(LabelKind kind) { return LoadRowsOptions().label_kind(kind); }
-LoadRowsOptions no_labels() { return of_kind(LabelKind::kNone); }
+LoadRowsOptions labels_of(LabelKind kind) { return LoadRowsOptions().label_kind(kind); }
+LoadRowsOptions texts_alone() { return labels_of(LabelKind::kNone); }
 LoadRowsOptions with(const ColumnNames& columns) { return LoadRowsOptions().columns(columns); }
 
 /// Of a text that both encodings have.
@@ -137,7 +137,7 @@ TEST_F(DataFilesTest, ConvertsAcrossTheEndsOfBlocks) {
   for (const char* encoding : {"GB18030", "UTF-16", "UTF-8", "SHIFT_JIS"}) {
     for (size_t before = (64 << 10) - 9; before < (64 << 10) + 1; ++before) {
       const std::string text = std::string(before - 6, 'x') + "中文の字" + std::string(70'000, 'y') + "中";
-      const auto rows = load("a.txt", encoded(text + "\nend 文\n", encoding), no_labels());
+      const auto rows = load("a.txt", encoded(text + "\nend 文\n", encoding), texts_alone());
       ASSERT_EQ(rows.texts, (Strings{text, "end 文"})) << encoding << " " << before;
     }
   }
@@ -159,7 +159,7 @@ TEST_F(DataFilesTest, ReadsOtherDelimiters) {
               ElementsAre("1,5 good", "2,5 bad, bad"));
   EXPECT_THAT(load("a.csv", "good, yes;5\nbad;1\n", with({.columns = "text,label"})).texts,
               ElementsAre("good, yes", "bad"));
-  EXPECT_THAT(load("a.csv", "a;b\nx;y\n", no_labels().columns({.text = "a;b"})).texts, ElementsAre("x;y"));
+  EXPECT_THAT(load("a.csv", "a;b\nx;y\n", texts_alone().columns({.text = "a;b"})).texts, ElementsAre("x;y"));
   EXPECT_THAT(load("a.csv", "text,label,\"a;b\tc\"\nx,0,1\n").texts, ElementsAre("x"));
   EXPECT_THAT(load("a.csv", "id,\"Was it good; or bad?\n(one answer)\",text,label\n1,x,goal,0\n").texts,
               ElementsAre("goal"));
@@ -193,8 +193,8 @@ TEST_F(DataFilesTest, ReadsATxtWithAHeaderAsATable) {
   const auto rows = load("a.txt", encoded("\uFEFFtext\tlabel\r\ngood, yes\tpos\r\n", "UTF-16LE"));
   EXPECT_THAT(rows.texts, ElementsAre("good, yes"));
   EXPECT_EQ(rows.notes.front(), "a.txt: read as a table with tabs");
-  EXPECT_THAT(load("a.txt", "text\nlabel\n", no_labels()).texts, ElementsAre("text", "label"));
-  EXPECT_THAT(load("a.txt", "my\ttext\nlabel\n", no_labels()).texts, ElementsAre("my\ttext", "label"));
+  EXPECT_THAT(load("a.txt", "text\nlabel\n", texts_alone()).texts, ElementsAre("text", "label"));
+  EXPECT_THAT(load("a.txt", "my\ttext\nlabel\n", texts_alone()).texts, ElementsAre("my\ttext", "label"));
 }
 
 TEST_F(DataFilesTest, ReadsTheDelimiterOfExcel) {
@@ -205,7 +205,7 @@ TEST_F(DataFilesTest, ReadsTheDelimiterOfExcel) {
   }
   EXPECT_THAT(load("a.csv", "sep=,\ntext,label\ngood,pos\n").texts, ElementsAre("good"));
   EXPECT_THAT(load("a.csv", "sep=\t\ntext\tlabel\ngood\tpos\n").texts, ElementsAre("good"));
-  EXPECT_THAT(load("a.csv", "sep=x\ngood\n", no_labels().columns({.text = "sep=x"})).texts, ElementsAre("good"));
+  EXPECT_THAT(load("a.csv", "sep=x\ngood\n", texts_alone().columns({.text = "sep=x"})).texts, ElementsAre("good"));
 }
 
 TEST_F(DataFilesTest, ReadsTablesWithoutAHeader) {
@@ -216,7 +216,8 @@ TEST_F(DataFilesTest, ReadsTablesWithoutAHeader) {
   EXPECT_THAT(load("a.csv", "pos,good\n", with({.text = "2", .no_header = true})).texts, ElementsAre("good"));
   EXPECT_THAT(load("a.csv", "pos,7,good\n", with({.text = "3", .label = "1", .no_header = true})).labels,
               ElementsAre(RawLabel("pos")));
-  EXPECT_THAT(load("a.csv", "good\nbad\n", no_labels().columns({.no_header = true})).texts, ElementsAre("good", "bad"));
+  EXPECT_THAT(load("a.csv", "good\nbad\n", texts_alone().columns({.no_header = true})).texts,
+              ElementsAre("good", "bad"));
   EXPECT_THAT(load("a.csv", "a,1\nb,2\nc,3", with({.no_header = true}).limit(2)).texts, ElementsAre("a", "b"));
   EXPECT_EQ(error("a.csv", "good,pos\nbad,neg,3\n", with({.no_header = true})),
             "a.csv:2: row 2: 3 fields where the first row has 2. Quote a text that holds a comma, or pass the right "
@@ -256,7 +257,7 @@ TEST_F(DataFilesTest, NamesTheColumnThatIsMeant) {
             "a.jsonl:1: row 1: the row has no key 'label' among 'text', 'id', 'LABEL'. Pass --label-column 'LABEL'.");
   EXPECT_EQ(error("a.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\", \"id\": 3}"),
             "a.jsonl:2: row 2: the row has no label. Give it one, or remove the row.");
-  EXPECT_EQ(error("a.csv", "text,toxic,obscene\n", of_kind(LabelKind::kSeveral).columns({.label = "toxic,obscen"})),
+  EXPECT_EQ(error("a.csv", "text,toxic,obscene\n", labels_of(LabelKind::kSeveral).columns({.label = "toxic,obscen"})),
             "a.csv:1: no column 'obscen' among 'text', 'toxic', 'obscene'. Pass --label-column 'toxic,obscene'.");
 }
 
@@ -275,9 +276,9 @@ TEST_F(DataFilesTest, ReadsJsonOfEachShapeUnderEachName) {
       EXPECT_THAT(load(file, bytes, LoadRowsOptions().limit(1)).texts, ElementsAre("a")) << file << bytes;
     }
   }
-  EXPECT_THAT(load("a.json", R"(["a", "b"])", no_labels()).texts, ElementsAre("a", "b"));
-  EXPECT_THAT(load("a.jsonl", R"(["a", "b"])", no_labels()).texts, ElementsAre("a"));
-  const auto words = of_kind(LabelKind::kWords);
+  EXPECT_THAT(load("a.json", R"(["a", "b"])", texts_alone()).texts, ElementsAre("a", "b"));
+  EXPECT_THAT(load("a.jsonl", R"(["a", "b"])", texts_alone()).texts, ElementsAre("a"));
+  const auto words = labels_of(LabelKind::kWords);
   EXPECT_THAT(load("a.jsonl", R"([["a", "b"], ["O", "X"]])", words).words, ElementsAre(Strings{"a", "b"}));
   EXPECT_THAT(load("a.jsonl", R"([{"text": ["a", "b"], "label": ["O", "X"]}])", words).words,
               ElementsAre(Strings{"a", "b"}));
@@ -286,16 +287,16 @@ TEST_F(DataFilesTest, ReadsJsonOfEachShapeUnderEachName) {
 }
 
 TEST_F(DataFilesTest, ReadsLinesThatEndInCarriageReturns) {
-  EXPECT_THAT(load("a.txt", "one\r\rthree, 3\r", no_labels()).texts, ElementsAre("one", "", "three, 3"));
-  EXPECT_THAT(load("a.txt", "one\r\ntwo\r\n", no_labels()).texts, ElementsAre("one", "two"));
-  EXPECT_THAT(load("a.txt", "one\rmore\ntwo\n", no_labels()).texts, ElementsAre("one\rmore", "two"));
+  EXPECT_THAT(load("a.txt", "one\r\rthree, 3\r", texts_alone()).texts, ElementsAre("one", "", "three, 3"));
+  EXPECT_THAT(load("a.txt", "one\r\ntwo\r\n", texts_alone()).texts, ElementsAre("one", "two"));
+  EXPECT_THAT(load("a.txt", "one\rmore\ntwo\n", texts_alone()).texts, ElementsAre("one\rmore", "two"));
   EXPECT_THAT(load("a.csv", "text,label\rgood,1\rbad,0\r").texts, ElementsAre("good", "bad"));
-  EXPECT_THAT(load("a.conll", "a O\rb X\r\rc O\r", of_kind(LabelKind::kWords)).words,
+  EXPECT_THAT(load("a.conll", "a O\rb X\r\rc O\r", labels_of(LabelKind::kWords)).words,
               ElementsAre(Strings{"a", "b"}, Strings{"c"}));
 }
 
 TEST_F(DataFilesTest, ReadsConllWhoseFirstColumnNumbersTheWords) {
-  const auto words = of_kind(LabelKind::kWords);
+  const auto words = labels_of(LabelKind::kWords);
   const std::string line10 = "\t_\t_\t_\t_\t_\t_\n";
   const auto conll_u = load("a.conll",
                             "# sent_id = 1\n# text = The cat\n1\tThe\tthe\tDET" + line10 + "2\tcat\tcat\tNOUN" +
@@ -310,13 +311,13 @@ TEST_F(DataFilesTest, ReadsConllWhoseFirstColumnNumbersTheWords) {
   const auto germeval =
       load("a.conll", "#\thttp://a.b\t[2009]\n1\tThe\tO\tO\n2\tcat\tB-A\tO\n\n#\thttp://c\n1\t#\tO\tO\n", words);
   EXPECT_THAT(germeval.words, ElementsAre(Strings{"The", "cat"}, Strings{"#"}));
-  EXPECT_THAT(load("a.conll", "1 The O B\n2 cat X O\n", of_kind(LabelKind::kWords).columns({.label = "3"})).labels,
+  EXPECT_THAT(load("a.conll", "1 The O B\n2 cat X O\n", labels_of(LabelKind::kWords).columns({.label = "3"})).labels,
               ElementsAre(RawLabel(Strings{"O", "X"})));
   // One word does not tell; the text after it does.
   EXPECT_THAT(load("a.conll", "1 Yes UH\n\n1. do AUX\n2. go VB\n", words).words,
               ElementsAre(Strings{"Yes"}, Strings{"do", "go"}));
   EXPECT_THAT(load("a.conll", "1 UH\n\n1 UH\n", words).words, ElementsAre(Strings{"1"}, Strings{"1"}));
-  const auto texts = no_labels().split_words([](auto text) { return Strings{std::string(text)}; });
+  const auto texts = texts_alone().split_words([](auto text) { return Strings{std::string(text)}; });
   EXPECT_THAT(load("a.conll", "0 The\n1 cat\n", texts).words, ElementsAre(Strings{"The", "cat"}));
   EXPECT_EQ(error("a.conll", "1\tThe\n2\tcat\n", words),
             "a.conll:1: row 1: the line has a word alone. Put its label into the last column.");
@@ -330,7 +331,7 @@ TEST_F(DataFilesTest, ReadsConllWhoseFirstColumnNumbersTheWords) {
 }
 
 TEST_F(DataFilesTest, ReadsTheColumnsOfConllThatAreAskedFor) {
-  const auto words = [](const ColumnNames& columns) { return of_kind(LabelKind::kWords).columns(columns); };
+  const auto words = [](const ColumnNames& columns) { return labels_of(LabelKind::kWords).columns(columns); };
   const std::string conll2012 =
       "#begin document (bc/cctv); part 000\nbc/cctv 0 0 In IN *\nbc/cctv 0 1 it PRP *\n\n#end document\n";
   EXPECT_EQ(error("a.conll", conll2012, words({})),
