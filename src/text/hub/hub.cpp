@@ -221,16 +221,16 @@ class Download {
   File describe(const std::string& name) {
     const auto answer = client_.head(path_of(name));
     check(answer.status, answer.headers);
-    const auto header = [&](const char* first, const char* second) {
-      auto found = answer.headers.find(first);
-      if (found == answer.headers.end() && answer.status == 200) found = answer.headers.find(second);
-      return found == answer.headers.end() ? "" : found->second;
+    const auto header = [&](const char* linked, const char* own) {
+      const auto& headers = answer.headers;
+      const auto found = headers.contains(linked) ? headers.find(linked) : headers.find(own);
+      return found == headers.end() ? "" : found->second;
     };
     File file{name, header("x-linked-etag", "etag")};
     if (file.etag.starts_with("W/")) file.etag.erase(0, 2);
     std::erase(file.etag, '"');
     TORCH_CHECK(is_plain_name(file.etag, 0), endpoint_, path_of(name), ": has no ETag; check HF_ENDPOINT and proxies");
-    const std::string bytes = header("x-linked-size", "content-length");
+    const std::string bytes = header("x-linked-size", answer.status == 200 ? "content-length" : "");
     if (!bytes.empty()) file.bytes = std::strtoll(bytes.c_str(), nullptr, 10);
     return file;
   }

@@ -20,7 +20,7 @@ class HubClient {
  public:
   struct Answer {
     int64_t status = 0;
-    std::map<std::string, std::string> headers = {};  ///< of the first response, names in lower case
+    std::map<std::string, std::string> headers = {};  ///< of the last response, names in lower case
     std::string body = {};
   };
 
