@@ -308,6 +308,9 @@ class Download {
 fs::path model_folder(const std::string& name, const HubOptions& options) {
   std::error_code none;
   if (fs::is_directory(name, none)) return name;
+  if (none && none != std::errc::no_such_file_or_directory && none != std::errc::not_a_directory) {
+    fail_to_read(name, none.value());
+  }
   const auto id = parse_id(name);
   TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(name, none)), name,
                     ": is no folder; name a folder with a model, or a model of the Hugging Face Hub");

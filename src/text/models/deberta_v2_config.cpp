@@ -1,8 +1,6 @@
 #include "text/models/deberta_v2_config.h"
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>

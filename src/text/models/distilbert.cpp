@@ -1,7 +1,6 @@
 // DistilBERT (Sanh et al. 2019): transformers' DistilBertForSequenceClassification and
 // DistilBertForTokenClassification.
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <cmath>
 
