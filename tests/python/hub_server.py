@@ -27,6 +27,7 @@ class Model:
 class Hub:
     models: dict = field(default_factory=dict)
     requests: list = field(default_factory=list)  # (server, method, path, token, range)
+    is_down: bool = False
     # What the server of large files does.
     breaks_after: int | None = None  # bytes, once
     has_ranges: bool = True
@@ -79,6 +80,8 @@ def handler(hub, server):
             path = unquote(urlsplit(self.path).path)  # of a proxy's request the address is whole
             token = self.headers.get("Authorization")
             hub.requests.append((server, self.command, path, token, self.headers.get("Range")))
+            if hub.is_down:
+                return self.answer(503)
             if server == "cdn":
                 return self.send_large(path)
             found = re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)/(?:revision/(?P<a>.+)|tree/(?P<b>[^/]+))|/(?P<name>[^/]+(?:/[^/]+)?)/resolve/(?P<c>[^/]+)/(?P<file>.+)"

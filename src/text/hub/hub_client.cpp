@@ -113,7 +113,7 @@ struct HubClient::Connection {
       for (const char c : line.substr(0, colon)) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       value.erase(0, value.find_first_not_of(" \t"));
       value.erase(value.find_last_not_of(" \t\r\n") + 1);
-      answer->headers.emplace(std::move(name), std::move(value));
+      answer->headers[name] = std::move(value);
     }
     return size;
   }
@@ -147,9 +147,6 @@ HubClient::Answer HubClient::ask(const std::string& path, bool is_head) {
   if (code != CURLE_OK) throw HubUnreachable(connection_->why(code));
   return answer;
 }
-
-HubClient::Answer HubClient::get(const std::string& path) { return ask(path, /*is_head=*/false); }
-HubClient::Answer HubClient::head(const std::string& path) { return ask(path, /*is_head=*/true); }
 
 int64_t HubClient::download(const std::string& path,
                             const std::filesystem::path& file,

@@ -188,6 +188,9 @@ def test_without_network_the_cache_is_used(hub, environment, tmp_path):
     expected = predict(environment, "org/tiny").stdout
     done = predict(gone, "org/tiny")
     assert done.stdout == expected and "warning: org/tiny: the Hugging Face Hub cannot be reached" in done.stderr
+    hub.is_down = True
+    done = predict(environment, "org/tiny")
+    assert done.stdout == expected and f"cannot be reached ({hub.address()} answered with status 503), so the cached commit " in done.stderr
 
 
 def test_a_proxy_is_used(hub, environment):
