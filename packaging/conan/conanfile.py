@@ -83,7 +83,7 @@ class Mezzo(ConanFile):
         packages = ["libfmt-dev", "libgloo-dev"]
         if self.options.text:
             packages += ["nlohmann-json3-dev", "libcli11-dev", "libtomlplusplus-dev", "libxxhash-dev", "zlib1g-dev", "libzstd-dev",
-                         "libuchardet-dev", "libmicrohttpd-dev", "libonig-dev"]
+                         "libuchardet-dev", "libmicrohttpd-dev", "libonig-dev", "libcurl4-openssl-dev", "libssl-dev"]
         Apt(self).install(packages, check=True)
 
     def generate(self):

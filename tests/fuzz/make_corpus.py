@@ -66,6 +66,7 @@ def main():
                   metadata={"format": "pt"})
         put("safetensors", "small", file.read_bytes())
 
+    put("safetensors_index", "two", json.dumps({"metadata": {"total_size": 8}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}))
     vocab = {word: i for i, word in enumerate(WORDS)}
     bert = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     wordpiece = tokenizer_json(models.WordPiece(vocab, unk_token="[UNK]"), normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), bert)

@@ -69,6 +69,8 @@ void read_tokenizer(const fs::path& folder, std::string_view) {
   }
 }
 
+void read_index(const fs::path& folder, std::string_view) { text::shards_of(folder / "model.safetensors.index.json"); }
+
 template <const char* class_name>
 void write_class(const fs::path& folder) {
   write(folder / "tokenizer_config.json", std::string(R"({"tokenizer_class": ")") + class_name + "\"}");
@@ -182,6 +184,7 @@ void read_body(const fs::path&, std::string_view bytes) { text::parse_predict_re
 
 constexpr Target kTargets[] = {
     {"safetensors", "model.safetensors", {read_safetensors}},
+    {"safetensors_index", "model.safetensors.index.json", {read_index}},
     {"tokenizer_json", "tokenizer.json", {read_tokenizer}, write_class<kAny>},
     {"tokenizer_json_bert", "tokenizer.json", {read_tokenizer}},
     {"tokenizer_json_xlm_roberta", "tokenizer.json", {read_tokenizer}, write_class<kXlmR>},

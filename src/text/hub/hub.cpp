@@ -10,6 +10,7 @@
 #include <cctype>
 #include <chrono>
 #include <cstdlib>
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -41,31 +42,27 @@ constexpr const char* kVocabularies[] = {"vocab.txt", "vocab.json",     "merges.
 constexpr const char* kSmallFiles[] = {"config.json",           "adapter_config.json",     "tokenizer.json",
                                        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+/// The first of these environment variables that is not empty.
+std::string variable(std::initializer_list<const char*> names, const std::string& otherwise = "") {
+  for (const char* name : names) {
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  }
+  return otherwise;
 }
 
-fs::path home_path(const std::string& path) {
-  return path.starts_with("~/") ? variable("HOME") + path.substr(1) : path;
+fs::path folder_variable(std::initializer_list<const char*> names, const fs::path& otherwise) {
+  const std::string path = variable(names, otherwise.string());
+  return path.starts_with("~/") ? variable({"HOME"}) + path.substr(1) : path;
 }
 
 fs::path hf_home() {
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return home_path(home);
-  const std::string cache = variable("XDG_CACHE_HOME");
-  return (cache.empty() ? home_path("~/.cache") : fs::path(cache)) / "huggingface";
+  return folder_variable({"HF_HOME"}, folder_variable({"XDG_CACHE_HOME"}, "~/.cache") / "huggingface");
 }
 
-fs::path hub_cache() {
-  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
-    if (const std::string cache = variable(name); !cache.empty()) return home_path(cache);
-  }
-  return hf_home() / "hub";
-}
+fs::path hub_cache() { return folder_variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}, hf_home() / "hub"); }
 
 bool is_offline() {
-  std::string value = variable("HF_HUB_OFFLINE");
-  if (value.empty()) value = variable("TRANSFORMERS_OFFLINE");
+  std::string value = variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"});
   for (char& c : value) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
@@ -79,11 +76,8 @@ std::string read_word(const fs::path& file) {
 }
 
 std::string hub_token() {
-  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    if (const std::string token = variable(name); !token.empty()) return token;
-  }
-  const std::string path = variable("HF_TOKEN_PATH");
-  return read_word(path.empty() ? hf_home() / "token" : home_path(path));
+  const std::string token = variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"});
+  return token.empty() ? read_word(folder_variable({"HF_TOKEN_PATH"}, hf_home() / "token")) : token;
 }
 
 bool is_commit(std::string_view text) {
@@ -152,7 +146,7 @@ class Download {
 
   /// The newest commit of the revision, and the names of its files.
   std::string look_up() {
-    const auto answer = client_.get(fmt::format("/api/models/{}/revision/{}", id_.name, escaped(id_.revision)));
+    const auto answer = client_.ask(fmt::format("/api/models/{}/revision/{}", id_.name, escaped(id_.revision)));
     check(answer.status, answer.headers);
     const auto json = parse_json(answer.body, endpoint_ + ": ");
     try {
@@ -214,23 +208,22 @@ class Download {
                       " has no such model. ",
                       hub_token().empty() ? "If it is private, set HF_TOKEN." : "If it is private, check HF_TOKEN.",
                       did_you_mean_file(id_.name));
-    TORCH_CHECK(false, id_.name, ": ", endpoint_, " answered with status ", status,
-                status == 429 ? ": too many requests. Wait, or set HF_TOKEN" : ". Try again later");
+    throw HubUnreachable(fmt::format("{} answered with status {}", endpoint_, status));
   }
 
   File describe(const std::string& name) {
-    const auto answer = client_.head(path_of(name));
+    const auto answer = client_.ask(path_of(name), /*is_head=*/true);
     check(answer.status, answer.headers);
-    const auto header = [&](const char* first, const char* second) {
-      auto found = answer.headers.find(first);
-      if (found == answer.headers.end() && answer.status == 200) found = answer.headers.find(second);
-      return found == answer.headers.end() ? "" : found->second;
+    const auto header = [&](const char* linked, const char* own) {
+      const auto& headers = answer.headers;
+      const auto found = headers.contains(linked) ? headers.find(linked) : headers.find(own);
+      return found == headers.end() ? "" : found->second;
     };
     File file{name, header("x-linked-etag", "etag")};
     if (file.etag.starts_with("W/")) file.etag.erase(0, 2);
     std::erase(file.etag, '"');
     TORCH_CHECK(is_plain_name(file.etag, 0), endpoint_, path_of(name), ": has no ETag; check HF_ENDPOINT and proxies");
-    const std::string bytes = header("x-linked-size", "content-length");
+    const std::string bytes = header("x-linked-size", answer.status == 200 ? "content-length" : "");
     if (!bytes.empty()) file.bytes = std::strtoll(bytes.c_str(), nullptr, 10);
     return file;
   }
@@ -268,19 +261,15 @@ class Download {
     make_folders(link.parent_path());
     std::error_code none;
     if (!fs::exists(whole)) {
-      const auto has = static_cast<int64_t>(fs::exists(partial) ? fs::file_size(partial) : 0);
-      const auto space = fs::space(whole.parent_path(), none);
-      TORCH_CHECK(none || file.bytes - has <= static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX)),
-                  hub_cache().string(), ": has ", space.available / 1'000'000, " MB left, and ", file.name, " of ",
-                  id_.name, " needs ", (file.bytes - has) / 1'000'000, " MB. Free some space, or set HF_HOME");
       check(client_.download(path_of(file.name), partial, progress), {});
-      const bool has_size = file.bytes < 0 || static_cast<int64_t>(fs::file_size(partial)) == file.bytes;
+      const auto bytes = static_cast<int64_t>(fs::file_size(partial));
+      const bool has_size = file.bytes < 0 || bytes == file.bytes;
       if (!has_size || !has_hash_of_etag(partial, file.etag)) {
-        const auto bytes = fs::file_size(partial);
         fs::remove(partial);
-        TORCH_CHECK(false, file.name, " of ", id_.name, ": ", has_size ? "the content does not have the hash" : "",
-                    has_size ? "" : fmt::format("{} bytes came in place of {}", bytes, file.bytes),
-                    has_size ? " that the hub states" : "", ". The download is removed; try again");
+        TORCH_CHECK(has_size, file.name, " of ", id_.name, ": ", bytes, " bytes came in place of ", file.bytes,
+                    ". The download is removed; try again");
+        TORCH_CHECK(false, file.name, " of ", id_.name, ": the content does not have the hash that the hub states. ",
+                    "The download is removed; try again");
       }
       fs::rename(partial, whole);
       flush_folder(whole.parent_path());
@@ -292,9 +281,9 @@ class Download {
   }
 
   std::string endpoint_ = [] {
-    std::string endpoint = variable("HF_ENDPOINT");
-    while (endpoint.ends_with('/')) endpoint.pop_back();
-    return endpoint.empty() ? "https://huggingface.co" : endpoint;
+    std::string endpoint = variable({"HF_ENDPOINT"}, "https://huggingface.co");
+    endpoint.erase(endpoint.find_last_not_of('/') + 1);
+    return endpoint;
   }();
   ModelId id_;
   HubOptions options_;
@@ -308,6 +297,9 @@ class Download {
 fs::path model_folder(const std::string& name, const HubOptions& options) {
   std::error_code none;
   if (fs::is_directory(name, none)) return name;
+  if (none && none != std::errc::no_such_file_or_directory && none != std::errc::not_a_directory) {
+    fail_to_read(name, none.value());
+  }
   const auto id = parse_id(name);
   TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(name, none)), name,
                     ": is no folder; name a folder with a model, or a model of the Hugging Face Hub");

@@ -57,12 +57,13 @@ struct HubClient::Connection {
   CURLcode request(std::string url, bool is_head, int64_t from, Answer& answer, const Sink& to) {
     for (int redirects = 0;; ++redirects) {
       CURL* const handle = curl.get();
+      answer.headers.clear();
       curl_easy_reset(handle);  // keeps the connection
       const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(handle, option, value); };
       const bool is_within = url.starts_with(within);
       set(CURLOPT_URL, url.c_str());
       set(CURLOPT_NOBODY, is_head ? 1L : 0L);
-      set(CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(from));
+      if (from > 0) set(CURLOPT_RANGE, fmt::format("{}-", from).c_str());  // a server may send all nevertheless
       set(CURLOPT_USERAGENT, "mezzo/" MEZZO_VERSION);
       set(CURLOPT_HTTPHEADER, is_within ? headers.get() : nullptr);  // others must not see the token
       set(CURLOPT_NOSIGNAL, 1L);
@@ -112,8 +113,7 @@ struct HubClient::Connection {
       for (const char c : line.substr(0, colon)) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       value.erase(0, value.find_first_not_of(" \t"));
       value.erase(value.find_last_not_of(" \t\r\n") + 1);
-      answer->headers.emplace(std::move(name),
-                              std::move(value));  // the first counts: a redirect states what it links to
+      answer->headers[name] = std::move(value);
     }
     return size;
   }
@@ -147,9 +147,6 @@ HubClient::Answer HubClient::ask(const std::string& path, bool is_head) {
   if (code != CURLE_OK) throw HubUnreachable(connection_->why(code));
   return answer;
 }
-
-HubClient::Answer HubClient::get(const std::string& path) { return ask(path, /*is_head=*/false); }
-HubClient::Answer HubClient::head(const std::string& path) { return ask(path, /*is_head=*/true); }
 
 int64_t HubClient::download(const std::string& path,
                             const std::filesystem::path& file,

@@ -20,7 +20,7 @@ class HubClient {
  public:
   struct Answer {
     int64_t status = 0;
-    std::map<std::string, std::string> headers = {};  ///< of the first response, names in lower case
+    std::map<std::string, std::string> headers = {};  ///< of the last response, names in lower case
     std::string body = {};
   };
 
@@ -31,10 +31,9 @@ class HubClient {
   HubClient& operator=(const HubClient&) = delete;
 
   /// @param path  below the endpoint.
+  /// @param is_head  asks for headers alone, and follows redirects within the endpoint alone.
   /// @throws HubUnreachable, DownloadStopped
-  Answer get(const std::string& path);
-  /// As get(); follows redirects within the endpoint only, whose headers are kept.
-  Answer head(const std::string& path);
+  Answer ask(const std::string& path, bool is_head = false);
   /// Appends to `file` what it lacks of the file at `path`, and tries again if the connection breaks.
   /// @param progress  gets the bytes that are in the file.
   /// @return the status; 200 once the file is whole, as far as the server says.
@@ -45,8 +44,6 @@ class HubClient {
 
  private:
   struct Connection;
-  Answer ask(const std::string& path, bool is_head);
-
   std::string endpoint_;
   std::unique_ptr<Connection> connection_;
 };

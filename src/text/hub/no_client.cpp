@@ -14,8 +14,6 @@ HubClient::~HubClient() = default;
 HubClient::Answer HubClient::ask(const std::string&, bool) {
   throw HubUnreachable("mezzo was built without libcurl or OpenSSL");
 }
-HubClient::Answer HubClient::get(const std::string& path) { return ask(path, false); }
-HubClient::Answer HubClient::head(const std::string& path) { return ask(path, true); }
 int64_t HubClient::download(const std::string&, const std::filesystem::path&, const std::function<void(int64_t)>&) {
   return ask("", false).status;
 }

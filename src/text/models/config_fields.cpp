@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "mezzo/text/io/atomic_file.h"
 #include "text/io/json.h"
 #include "text/models/known_config_fields.h"
 #include "text/models/problem_types.h"
@@ -172,10 +171,6 @@ void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) 
   }
   json["id2label"] = std::move(id2label);
   json["label2id"] = std::move(label2id);
-}
-
-void write_config(const std::filesystem::path& config_json, const nlohmann::ordered_json& json) {
-  write_file_atomically(config_json, json.dump(2) + "\n");
 }
 
 }  // namespace mezzo::text

@@ -72,7 +72,4 @@ nlohmann::ordered_json problem_type_field(std::string_view problem_type);
 /// them, nothing where there are no names.
 void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config);
 
-/// Atomic: the file is complete or untouched.
-void write_config(const std::filesystem::path& config_json, const nlohmann::ordered_json& json);
-
 }  // namespace mezzo::text

@@ -1,8 +1,6 @@
 #include "text/models/deberta_v2_config.h"
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -106,7 +104,7 @@ std::unique_ptr<ModelConfig> read_deberta_v2_config(const ConfigFields& fields) 
   return config;
 }
 
-void DebertaV2Config::save(const std::filesystem::path& config_json) const {
+std::string DebertaV2Config::json() const {
   using Json = nlohmann::ordered_json;
   Json json = {
       {"architectures", {architecture("DebertaV2", problem_type)}},
@@ -143,36 +141,7 @@ void DebertaV2Config::save(const std::filesystem::path& config_json) const {
     json["embedding_size"] = embedding_size;
   }
   add_common_fields(json, *this);
-  write_config(config_json, json);
-}
-
-/// initializer_range is left out: weights have been drawn when a run goes on.
-std::map<std::string, std::string> DebertaV2Config::values() const {
-  const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  return {{"attention_probs_dropout_prob", text(attention_probs_dropout_prob)},
-          {"cls_dropout", cls_dropout < 0 ? "null" : text(cls_dropout)},
-          {"embedding_size", text(embedding_size > 0 ? embedding_size : hidden_size)},
-          {"hidden_act", hidden_act},
-          {"hidden_dropout_prob", text(hidden_dropout_prob)},
-          {"hidden_size", text(hidden_size)},
-          {"intermediate_size", text(intermediate_size)},
-          {"layer_norm_eps", text(layer_norm_eps)},
-          {"max_position_embeddings", text(max_position_embeddings)},
-          {"max_relative_positions", text(max_relative_positions)},
-          {"model_type", std::string(model_type())},
-          {"norm_rel_ebd", norm_rel_ebd},
-          {"num_attention_heads", text(num_attention_heads)},
-          {"num_hidden_layers", text(num_hidden_layers)},
-          {"pad_token_id", text(pad_token_id)},
-          {"pooler_dropout", text(pooler_dropout)},
-          {"pooler_hidden_act", pooler_hidden_act},
-          {"pos_att_type", fmt::format("{}", fmt::join(pos_att_type, "|"))},
-          {"position_biased_input", text(position_biased_input)},
-          {"position_buckets", text(position_buckets)},
-          {"relative_attention", text(relative_attention)},
-          {"share_att_key", text(share_att_key)},
-          {"type_vocab_size", text(type_vocab_size)},
-          {"vocab_size", text(vocab_size)}};
+  return json.dump(2);
 }
 
 void DebertaV2Config::set_dropout(double p) {

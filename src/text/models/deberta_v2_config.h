@@ -35,8 +35,7 @@ struct DebertaV2Config : ModelConfig {
   std::string_view model_type() const override { return "deberta-v2"; }
   std::string_view head_prefix() const override { return "classifier"; }
   void set_dropout(double p) override;
-  std::map<std::string, std::string> values() const override;
-  void save(const std::filesystem::path& config_json) const override;
+  std::string json() const override;
 
   bool has_term(std::string_view type) const;
   int64_t farthest() const { return max_relative_positions < 1 ? max_position_embeddings : max_relative_positions; }

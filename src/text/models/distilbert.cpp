@@ -1,7 +1,6 @@
 // DistilBERT (Sanh et al. 2019): transformers' DistilBertForSequenceClassification and
 // DistilBertForTokenClassification.
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <cmath>
 
@@ -31,8 +30,7 @@ struct DistilBertConfig : ModelConfig {
   std::string_view head_prefix() const override { return "classifier"; }
   bool takes_token_types() const override { return false; }
   void set_dropout(double p) override;
-  std::map<std::string, std::string> values() const override;
-  void save(const std::filesystem::path& config_json) const override;
+  std::string json() const override;
 };
 
 std::unique_ptr<ModelConfig> read_distilbert_config(const ConfigFields& fields) {
@@ -54,7 +52,7 @@ std::unique_ptr<ModelConfig> read_distilbert_config(const ConfigFields& fields) 
   return config;
 }
 
-void DistilBertConfig::save(const std::filesystem::path& config_json) const {
+std::string DistilBertConfig::json() const {
   nlohmann::ordered_json json = {
       {"architectures", {architecture("DistilBert", problem_type)}},
       {"model_type", "distilbert"},
@@ -75,25 +73,7 @@ void DistilBertConfig::save(const std::filesystem::path& config_json) const {
       {"dtype", "float32"},
   };
   add_common_fields(json, *this);
-  write_config(config_json, json);
-}
-
-/// initializer_range and sinusoidal_pos_embds are left out: weights have been drawn when a run goes
-/// on.
-std::map<std::string, std::string> DistilBertConfig::values() const {
-  const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  return {{"activation", activation},
-          {"attention_dropout", text(attention_dropout)},
-          {"dim", text(hidden_size)},
-          {"dropout", text(dropout)},
-          {"hidden_dim", text(intermediate_size)},
-          {"max_position_embeddings", text(max_position_embeddings)},
-          {"model_type", std::string(model_type())},
-          {"n_heads", text(num_attention_heads)},
-          {"n_layers", text(num_hidden_layers)},
-          {"pad_token_id", text(pad_token_id)},
-          {"seq_classif_dropout", text(seq_classif_dropout)},
-          {"vocab_size", text(vocab_size)}};
+  return json.dump(2);
 }
 
 void DistilBertConfig::set_dropout(double p) {

@@ -1,7 +1,5 @@
 // ELECTRA (Clark et al. 2020): transformers' ElectraForSequenceClassification and
 // ElectraForTokenClassification.
-#include <fmt/format.h>
-
 #include "mezzo/text/models/bert_config.h"
 #include "text/models/bert_line.h"
 #include "text/models/model_families.h"
@@ -21,15 +19,10 @@ struct ElectraConfig : BertConfig {
 
   std::string_view model_type() const override { return "electra"; }
   std::string_view head_prefix() const override { return "classifier.out_proj"; }
-  std::map<std::string, std::string> values() const override {
-    auto values = BertConfig::values();
-    values["embedding_size"] = fmt::format("{}", embedding_size);
-    return values;
-  }
-  void save(const std::filesystem::path& config_json) const override {
+  std::string json() const override {
     auto json = bert_fields(*this, "Electra");
     json["embedding_size"] = embedding_size;
-    write_config(config_json, json);
+    return json.dump(2);
   }
 };
 

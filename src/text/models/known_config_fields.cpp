@@ -151,6 +151,7 @@ constexpr std::string_view kModernBertTypes[] = {"modernbert"};
 constexpr KnownField kOfModernBert[] = {
     {"attention_bias", kRead},
     {"attention_dropout", kRead},
+    {"causal_mask", kOnly, "[false]"},  // of Ettin, as is_causal
     {"classifier_activation", kRead},
     {"classifier_bias", kRead},
     {"classifier_dropout", kRead},
@@ -163,6 +164,7 @@ constexpr KnownField kOfModernBert[] = {
     {"head_dim", kRead},
     {"hidden_activation", kRead},
     {"initializer_cutoff_factor", kRead},
+    {"is_causal", kOnly, "[false]"},
     {"intermediate_size", kRead},
     {"layer_norm_eps", kNoEffect},  // its name is norm_eps here
     {"layer_types", kRead},

@@ -2,9 +2,33 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
+
+#include "mezzo/text/io/atomic_file.h"
 
 namespace mezzo::text {
+
+std::map<std::string, std::string> ModelConfig::values() const {
+  // Initial weights have been drawn when a run goes on. Labels and the task have a place of their own in its identity.
+  constexpr std::string_view kOthers[] = {
+      "architectures",     "dtype",        "id2label",     "initializer_cutoff_factor",
+      "initializer_range", "label2id",     "problem_type", "sinusoidal_pos_embds",
+      "window_pooling",    "window_stride"};
+  std::map<std::string, std::string> values;
+  for (const auto& [name, value] : nlohmann::json::parse(json()).items()) {
+    if (std::ranges::find(kOthers, name) == std::end(kOthers) && !other_token_ids.contains(name)) {
+      values[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    }
+  }
+  return values;
+}
+
+void ModelConfig::save(const std::filesystem::path& config_json) const {
+  write_file_atomically(config_json, json() + "\n");
+}
 
 void ModelConfig::check_labels(const std::filesystem::path& config_json) const {
   TORCH_CHECK_VALUE(problem_type != "single_label_classification" || label_names.size() >= 2, config_json.string(),

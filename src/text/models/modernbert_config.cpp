@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
 #include <optional>
@@ -127,7 +126,7 @@ std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields) 
   return std::make_unique<ModernBertConfig>(std::move(config));
 }
 
-void ModernBertConfig::save(const std::filesystem::path& config_json) const {
+std::string ModernBertConfig::json() const {
   using Json = nlohmann::ordered_json;
   Json layer_types = Json::array();
   for (const bool local : is_local) {
@@ -174,40 +173,7 @@ void ModernBertConfig::save(const std::filesystem::path& config_json) const {
     }
   }
   add_common_fields(json, *this);
-  write_config(config_json, json);
-}
-
-/// What decides how weights are drawn is left out: they have been drawn when a run goes on.
-std::map<std::string, std::string> ModernBertConfig::values() const {
-  const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  std::vector<std::string_view> layer_types;
-  for (const bool local : is_local) {
-    layer_types.push_back(local ? kSliding : kFull);
-  }
-  return {{"attention_bias", text(attention_bias)},
-          {"attention_dropout", text(attention_dropout)},
-          {"classifier_activation", classifier_activation},
-          {"classifier_bias", text(classifier_bias)},
-          {"classifier_dropout", text(classifier_dropout)},
-          {"classifier_pooling", classifier_pooling},
-          {"embedding_dropout", text(embedding_dropout)},
-          {"global_rope_theta", text(global_rope_theta)},
-          {"hidden_activation", hidden_activation},
-          {"hidden_size", text(hidden_size)},
-          {"intermediate_size", text(intermediate_size)},
-          {"layer_types", fmt::format("{}", fmt::join(layer_types, ", "))},
-          {"local_attention", text(local_attention)},
-          {"local_rope_theta", text(local_rope_theta)},
-          {"max_position_embeddings", text(max_position_embeddings)},
-          {"mlp_bias", text(mlp_bias)},
-          {"mlp_dropout", text(mlp_dropout)},
-          {"model_type", std::string(model_type())},
-          {"norm_bias", text(norm_bias)},
-          {"norm_eps", text(norm_eps)},
-          {"num_attention_heads", text(num_attention_heads)},
-          {"num_hidden_layers", text(num_hidden_layers)},
-          {"pad_token_id", text(pad_token_id)},
-          {"vocab_size", text(vocab_size)}};
+  return json.dump(2);
 }
 
 void ModernBertConfig::set_dropout(double p) {

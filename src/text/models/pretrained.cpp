@@ -26,7 +26,9 @@ constexpr const char *kWeightsFile = "model.safetensors", *kIndexFile = "model.s
 /// The tensors of a folder by their names, in one file or in several.
 struct StoredWeights {
   StoredWeights(const std::filesystem::path& folder, SafetensorsReader::Access access) {
-    for (const auto& file : weight_files(folder)) {
+    const auto paths = weight_files(folder);
+    path = (paths.size() == 1 ? paths.front() : folder / kIndexFile).string();
+    for (const auto& file : paths) {
       const SafetensorsReader reader(file, access);
       for (const std::string& name : reader.names()) {
         const auto [same, is_new] = files.emplace(name, std::pair(file.string(), reader));
@@ -35,6 +37,7 @@ struct StoredWeights {
     }
   }
 
+  std::string path;                                                        // of the one file, or of the index
   std::map<std::string, std::pair<std::string, SafetensorsReader>> files;  // by tensor: the file's path and content
 };
 
@@ -184,7 +187,7 @@ LoadedWeights load(ModelForTask& model,
   for (const std::string& name : names) {
     const std::string parameter = parameter_name(model, parameters, name);
     const auto [same, is_new] = stored.emplace(parameter, name);
-    TORCH_CHECK_VALUE(is_new, folder.string(), ": holds ", parameter, " twice, as ", name, " and as ", same->second);
+    TORCH_CHECK_VALUE(is_new, weights.path, ": holds ", parameter, " twice, as ", name, " and as ", same->second);
   }
 
   const bool has_encoder = std::ranges::any_of(
@@ -196,7 +199,7 @@ LoadedWeights load(ModelForTask& model,
   for (auto& item : parameters) {
     const auto found = stored.find(item.key());
     if (found == stored.end() || (!has_our_head && is_of_head(model.config(), model.head().rows, item.key()))) {
-      TORCH_CHECK_VALUE(may_be_missing(model, item.key()), folder.string(), ": has no tensor ", item.key(),
+      TORCH_CHECK_VALUE(may_be_missing(model, item.key()), weights.path, ": has no tensor ", item.key(),
                         ", which config.json calls for", why_missing(model, item.key(), names, has_encoder));
       loaded.initialised.push_back(item.key());
       continue;

@@ -17,9 +17,7 @@ struct RobertaConfig : BertConfig {
   std::string_view model_type() const override { return model_type_of_file; }
   std::string_view head_prefix() const override { return "classifier.out_proj"; }
   int64_t max_tokens() const override { return max_position_embeddings - pad_token_id - 1; }
-  void save(const std::filesystem::path& config_json) const override {
-    write_config(config_json, bert_fields(*this, class_name));
-  }
+  std::string json() const override { return bert_fields(*this, class_name).dump(2); }
 
   std::string_view model_type_of_file, class_name;
 };

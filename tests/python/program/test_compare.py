@@ -102,7 +102,7 @@ def test_every_task_is_measured_as_eval_measures_it(task, tmp_path):
     write_data(tmp_path / "data")
     rng = random.Random(1)
     rows = [ROWS[task](rng, rng.choices("goal team law vote rain storm".split(), k=rng.randint(1, 5))) for _ in range(60)]
-    expected = trained_for(tmp_path, task, rows)  # with thresholds of its own for each label, where there are several
+    expected = trained_for(tmp_path, task, rows)
     found = [run for run in json.loads(compare(tmp_path / "3", tmp_path / "4", "--json", "--data", tmp_path / "rows.jsonl").stdout)["runs"]]
     for run_, values in zip(found, expected):
         assert run_["tested"] and all(measured["value"] == pytest.approx(values[name], abs=1e-9) for name, measured in run_["tested"].items())

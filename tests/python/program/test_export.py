@@ -26,14 +26,13 @@ def test_the_program_writes_what_it_predicts(run_of_program, tmp_path):
     config = json.loads((output / "config.json").read_text())
     assert json.loads(facts["labels"]) == list(config["id2label"].values()) and facts["max_length"] == "16"
     assert facts["problem_type"] == "single_label_classification" and facts["model_type"] == "bert"
-    assert float(facts["softmax_temperature"]) == config["softmax_temperature"] != 1
     lines = [json.loads(line) for line in mezzo("predict", "--model", output, "--data", data / "dev.jsonl", "--logits",
                                                 "--precision", "fp32").stdout.splitlines()]
     tokens = [json.loads(line)["input_ids"] for line in mezzo("tokenize", "--model", output, "--data", data / "dev.jsonl").stdout.splitlines()]
     logits = logits_of(session, padded(tokens, [[0] * len(row) for row in tokens]))
     numpy.testing.assert_allclose(logits, [line["logits"] for line in lines], rtol=0, atol=1e-5)
-    scaled = torch.softmax(logits.double() / config["softmax_temperature"], -1)
-    numpy.testing.assert_allclose(scaled.max(-1).values, [line["score"] for line in lines], rtol=0, atol=1e-5)
+    calibrated = torch.softmax(logits.double(), -1)
+    numpy.testing.assert_allclose(calibrated.max(-1).values, [line["score"] for line in lines], rtol=0, atol=1e-5)
 
 
 def test_programs_read_what_was_written(run_of_program, tmp_path):

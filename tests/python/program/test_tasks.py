@@ -124,10 +124,9 @@ def test_what_is_saved_is_a_model_of_transformers_that_gives_the_same(trained, t
     else:
         assert [model.config.id2label[i] for i in range(3)] == NAMES
         labels = torch.tensor([[float(name in label) for name in NAMES] for _, label in rows])
-        thresholds = model.config.label_thresholds
         probabilities = result.logits.double().sigmoid()
         for row, found in zip(mine, probabilities):
-            assert row["labels"] == [NAMES[i] for i in range(3) if found[i] >= thresholds[i]]
+            assert row["labels"] == [NAMES[i] for i in range(3) if found[i] >= 0.5]
             assert list(row["scores"].values()) == pytest.approx(found.tolist(), abs=1e-5)
         predicted = [[name in row["labels"] for name in NAMES] for row in mine]
         assert said["micro_f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="micro"))
@@ -137,27 +136,26 @@ def test_what_is_saved_is_a_model_of_transformers_that_gives_the_same(trained, t
     assert said["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_thresholds_are_tuned_on_dev_and_count_in_the_final_evaluation(trained):
+def test_one_half_is_the_threshold_of_the_most_f1_on_dev(trained):
     name, folder, _, done = trained
     if name == "regression":
-        assert "label_thresholds" not in json.loads((folder / "out/config.json").read_text())
         return
     rows = json.loads((folder / "dev.json").read_text())
-    model, result = logits_of(folder / "out", rows)
+    _, result = logits_of(folder / "out", rows)
     is_label = torch.tensor([[name in label for name in NAMES] for _, label in rows])
-    probabilities, thresholds = result.logits.double().sigmoid(), torch.tensor(model.config.label_thresholds, dtype=torch.float64)
+    probabilities = result.logits.double().sigmoid()
     def f1(least):
         return metrics.f1_score(is_label, probabilities >= least, average=None, zero_division=0)
 
     best = [max(f1(torch.full((3,), p, dtype=torch.float64))[label] for p in probabilities[:, label].tolist()) for label in range(3)]
-    assert f1(thresholds) == pytest.approx(best)
-    assert thresholds.tolist() != [0.5] * 3
+    assert f1(0.5) == pytest.approx(best)
+    assert "thresholds from " in done.stdout and "thresholds from 0.5 to 0.5" not in done.stdout
     rows = json.loads((folder / "test.json").read_text())
     _, result = logits_of(folder / "out", rows)
     is_label = torch.tensor([[name in label for name in NAMES] for _, label in rows])
     final = [record for record in records(folder / "out", "eval") if record.get("final")]
     assert [record["split"] for record in final] == ["test"]
-    assert final[0]["micro_f1"] == pytest.approx(metrics.f1_score(is_label, result.logits.double().sigmoid() >= thresholds, average="micro"))
+    assert final[0]["micro_f1"] == pytest.approx(metrics.f1_score(is_label, result.logits >= 0, average="micro"))
     assert "micro avg" in done.stdout and "samples avg" in done.stdout
 
 

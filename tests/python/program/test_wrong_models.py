@@ -79,7 +79,7 @@ def test_nan_in_the_weights_is_named_before_the_first_step(classifier, data, tmp
     at = given.index("--model-config")
     done = run([*given[:at], "--model", folder, *given[at + 4:]])
     assert done.returncode == 1
-    assert f"warning: {folder}/model.safetensors: bert.encoder.layer.0.output.dense.weight holds inf or NaN; fetch the file again\n" in done.stderr
+    assert f"warning: {folder}: bert.encoder.layer.0.output.dense.weight holds inf or NaN; fetch the file again\n" in done.stderr
 
 
 def test_a_vocabulary_that_is_too_large_is_told_by_its_last_token(classifier, tmp_path):
@@ -92,7 +92,7 @@ def test_a_vocabulary_that_is_too_large_is_told_by_its_last_token(classifier, tm
 
 def test_a_folder_that_is_not_there_is_said_to_be_none(tmp_path):
     done = run(["predict", "--model", tmp_path / "nothing", "--text", "goal"])
-    assert f"{tmp_path}/nothing: is no folder; name a Hugging Face folder" in done.stderr, done.stderr
+    assert f"{tmp_path}/nothing: there is no such folder." in done.stderr, done.stderr
 
 
 def renamed(classifier, folder, rename):

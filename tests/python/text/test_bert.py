@@ -258,5 +258,5 @@ def test_a_pickle_is_refused_with_the_way_out(tmp_path):
     shutil.copy(MINILM / "config.json", tmp_path)
     with_labels(tmp_path, 2)
     (tmp_path / "pytorch_model.bin").write_bytes(b"whatever")
-    with pytest.raises(ValueError, match="only pytorch_model.bin, a pickle that may run code"):
+    with pytest.raises(ValueError, match="only a pickle such as pytorch_model.bin, which may run code"):
         _mezzo.Model(str(tmp_path))

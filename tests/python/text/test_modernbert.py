@@ -5,8 +5,11 @@ import _mezzo
 import pytest
 import torch
 from support import check_gradients, mixed_ids, padded
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
@@ -273,3 +276,56 @@ def test_layers_are_numbered_and_have_half_copies(tmp_path):
         without = _mezzo.Model(str(tmp_path))
         without.train(False)
         assert torch.equal(with_half_copies, without.forward(ids))
+
+
+# As the models on the hub have them, of fewer units.
+RELATIVES = {
+    "ettin": dict(
+        bos_token_id=1, cls_token_id=1, eos_token_id=2, sep_token_id=2, pad_token_id=3, global_rope_theta=160000.0, local_rope_theta=160000.0, max_position_embeddings=7999,
+        classifier_pooling="mean", causal_mask=False, is_causal=False, decoder_bias=True, num_hidden_layers=7),
+    "mmbert": dict(
+        bos_token_id=2, cls_token_id=1, eos_token_id=1, sep_token_id=1, mask_token_id=4, pad_token_id=0, global_rope_theta=160000, local_rope_theta=160000,
+        max_position_embeddings=8192, classifier_pooling="mean", num_hidden_layers=4),
+}
+
+
+def gemma_like_tokenizer(folder):
+    """As mmBERT's: BPE that falls back to bytes, words begun by ▁, and files that name Gemma's class."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer, tokenizer.decoder = normalizers.Replace(" ", "▁"), decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    tokenizer.train_from_iterator(["a good film and a bad film"] * 9, trainers.BpeTrainer(vocab_size=300, special_tokens=[*special, *(f"<0x{i:02X}>" for i in range(256))]))
+    tokenizer.post_processor = processors.TemplateProcessing("<bos> $A <eos>", "<bos> $A <eos> $B:1 <eos>:1", [("<bos>", 2), ("<eos>", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = dict(bos_token="<bos>", eos_token="<eos>", unk_token="<unk>", pad_token="<pad>", mask_token="<mask>", cls_token="<bos>", sep_token="<eos>")
+    (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="GemmaTokenizer", add_bos_token=True, add_eos_token=True, **names)))
+
+
+@pytest.mark.parametrize("kind", RELATIVES)
+def test_ettin_and_mmbert_are_read_as_transformers_reads_them(kind, tmp_path):
+    fields = dict(
+        model_type="modernbert", architectures=["ModernBertForMaskedLM"], vocab_size=300, hidden_size=48, num_attention_heads=4, intermediate_size=70, local_attention=32,
+        attention_bias=False, attention_dropout=0.0, classifier_activation="gelu", classifier_bias=False, classifier_dropout=0.0, deterministic_flash_attn=False,
+        embedding_dropout=0.0, global_attn_every_n_layers=3, gradient_checkpointing=False, hidden_activation="gelu", initializer_cutoff_factor=2.0, initializer_range=0.2,
+        layer_norm_eps=1e-5, mlp_bias=False, mlp_dropout=0.0, norm_bias=False, norm_eps=1e-5, position_embedding_type="sans_pos", repad_logits_with_grad=False,
+        sparse_pred_ignore_index=-100, sparse_prediction=False, torch_dtype="float32") | RELATIVES[kind]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    model = random_model(tmp_path, AutoConfig.from_pretrained(tmp_path))
+    fields["architectures"] = ["ModernBertForSequenceClassification"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))  # as the hub has it, not as transformers saves it today
+    ids = mixed_ids(LENGTHS, vocab_size=300)
+    mine = _mezzo.Model(str(tmp_path))
+    assert mine.initialised == [] and mine.unused == []
+    mine.train(False)
+    with torch.no_grad():
+        expected = model(**padded(ids, pad_id=fields["pad_token_id"])).logits
+        torch.testing.assert_close(mine.forward(ids), expected, rtol=0, atol=1e-5)
+    gemma_like_tokenizer(tmp_path)
+    ours, theirs = _mezzo.Tokenizer.from_pretrained(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("a good film", "  Été 今天 film\n", "", "<mask> bad"):
+        assert ours.encode(text)[0] == theirs(text)["input_ids"], text
+    for field in ("causal_mask", "is_causal"):
+        (tmp_path / "config.json").write_text(json.dumps(fields | {field: True}))
+        with pytest.raises(ValueError, match=f"{field} is true"):
+            _mezzo.Model(str(tmp_path))

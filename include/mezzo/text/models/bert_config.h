@@ -26,8 +26,7 @@ struct BertConfig : ModelConfig {
   /// With one type, the ids of a pair would be outside its table.
   bool takes_token_types() const override { return type_vocab_size > 1; }
   void set_dropout(double p) override;
-  std::map<std::string, std::string> values() const override;
-  void save(const std::filesystem::path& config_json) const override;
+  std::string json() const override;
 };
 
 }  // namespace mezzo::text

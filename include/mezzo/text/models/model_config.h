@@ -58,10 +58,12 @@ struct ModelConfig {
   virtual void set_dropout(double p) = 0;
 
   /// The fields that decide what the model computes, by name: a run goes on with the same alone.
-  virtual std::map<std::string, std::string> values() const = 0;
+  std::map<std::string, std::string> values() const;
 
-  /// Writes a config.json that transformers loads. Atomic: the file is complete or untouched.
-  virtual void save(const std::filesystem::path& config_json) const = 0;
+  /// The text of a config.json that transformers loads.
+  virtual std::string json() const = 0;
+  /// Writes json(). Atomic: the file is complete or untouched.
+  void save(const std::filesystem::path& config_json) const;
 
   /// Whether the labels fit the problem type: each with a name of its own, two at least of single labels, one of
   /// regression.

@@ -40,8 +40,7 @@ struct ModernBertConfig : ModelConfig {
   std::string_view head_prefix() const override { return "classifier"; }
   bool takes_token_types() const override { return false; }
   void set_dropout(double p) override;
-  std::map<std::string, std::string> values() const override;
-  void save(const std::filesystem::path& config_json) const override;
+  std::string json() const override;
 };
 
 }  // namespace mezzo::text
