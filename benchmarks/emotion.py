@@ -24,7 +24,7 @@ def prepare(data, folder, count):
 
 def run_mezzo(folder, model, vocab, seed):
     out = folder / "out"
-    support.run(support.PROGRAM, "train", "--model-config", model, "--vocab", vocab, "--train", folder / "train.json", "--dev",
+    support.run(support.PROGRAM, "train", "--recipe", "reference", "--model-config", model, "--vocab", vocab, "--train", folder / "train.json", "--dev",
                 folder / "dev.json", "--output", out, "--overwrite", "--precision", "fp32", "--schedule", "linear",
                 "--max-grad-norm", "1", "--seed", seed, "--quiet", *RECIPE)
     best = max((r["accuracy"], r["macro_f1"]) for r in support.records(out, "eval"))

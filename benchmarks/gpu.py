@@ -116,7 +116,7 @@ def data_of(workload, options):
 def train_with_mezzo(workload, folder, options):
     steps = steps_of(workload, options)
     warmup = min(options.warmup, 3 * steps)
-    run(options, support.PROGRAM, "train", "--output", folder / "out", "--overwrite", "--quiet", "--dev-ratio", 0, "--eval-every", 0,
+    run(options, support.PROGRAM, "train", "--recipe", "reference", "--output", folder / "out", "--overwrite", "--quiet", "--dev-ratio", 0, "--eval-every", 0,
         "--model-config", support.write_config(folder, workload.model), *data_of(workload, options), "--device", options.device,
         "--max-steps", warmup + steps)
     timed = support.records(folder / "out", "step")[warmup:]

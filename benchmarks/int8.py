@@ -31,8 +31,8 @@ def make_models(folder, quick):
     (folder / "base.json").write_text(json.dumps(dict(support.BASE if not quick else support.TINY, vocab_size=30522)))
     common = ["--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--eval-every", 0, "--max-length", MAX_LENGTH, "--quiet"]
     trained = ["--max-steps", 2] if quick else ["--epochs", 1, "--learning-rate", "2e-4", "--schedule", "linear", "--warmup-ratio", 0.1]
-    support.run(support.PROGRAM, "train", "--model", MINILM, "--output", folder / "minilm", *common, *trained)
-    support.run(support.PROGRAM, "train", "--model-config", folder / "base.json", "--vocab", MINILM / "vocab.txt", "--output", folder / "base",
+    support.run(support.PROGRAM, "train", "--recipe", "reference", "--model", MINILM, "--output", folder / "minilm", *common, *trained)
+    support.run(support.PROGRAM, "train", "--recipe", "reference", "--model-config", folder / "base.json", "--vocab", MINILM / "vocab.txt", "--output", folder / "base",
                 *common, "--max-steps", 1)
     models = {"MiniLM (6 × 384)": folder / "minilm", "BERT-base (12 × 768)": folder / "base"}
     for model in models.values():

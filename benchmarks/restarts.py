@@ -52,7 +52,7 @@ class Said:
 def measure(model, folder, options):
     """Seconds from the death of the last rank to each of the three."""
     out = folder / "out"
-    command = [support.PROGRAM, "launch", "--nproc", options.ranks, "--min-nproc", 1, "--", "train", "--model-config",
+    command = [support.PROGRAM, "launch", "--nproc", options.ranks, "--min-nproc", 1, "--", "train", "--recipe", "reference", "--model-config",
                support.write_config(folder, model), "--vocab", options.vocab, "--train", options.train, "--output", out, "--overwrite",
                "--dev-ratio", 0, "--eval-every", 0, "--save-every", options.save_every, "--precision", options.precision, "--batch-size",
                options.batch, "--max-steps", 10_000]

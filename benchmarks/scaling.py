@@ -22,7 +22,7 @@ def train(case, folder, options):
     ranks = 1 if case == "one process" else os.cpu_count()
     threads = os.cpu_count() // ranks
     out = folder / "out"
-    command = ["train", "--model-config", support.write_config(folder, options.model), "--vocab", options.vocab, "--train",
+    command = ["train", "--recipe", "reference", "--model-config", support.write_config(folder, options.model), "--vocab", options.vocab, "--train",
                options.train, "--limit", 4000, "--dev-ratio", 0, "--eval-every", 0, "--output", out, "--overwrite", "--quiet",
                "--precision", "fp32", "--max-steps", options.steps + options.warmup, "--batch-size", options.batch // ranks,
                "--threads", threads, *CASES[case]]

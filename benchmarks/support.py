@@ -71,8 +71,8 @@ def run(*command, timeout=None, check=True, env=None):
 
 
 def train(out, *flags, env=None):
-    """A `mezzo train` that does nothing but steps. Returns the records of its metrics.jsonl."""
-    run(PROGRAM, "train", "--output", out, "--overwrite", "--quiet", "--dev-ratio", "0", "--eval-every", "0", *flags, env=env)
+    """A `mezzo train` that does nothing but steps, by the recipe of the reference program. Returns the records of its metrics.jsonl."""
+    run(PROGRAM, "train", "--recipe", "reference", "--output", out, "--overwrite", "--quiet", "--dev-ratio", "0", "--eval-every", "0", *flags, env=env)
     return records(out)
 
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,17 @@ class AddSetting {
     add(setting, field);
   }
 
+  void operator()(const Setting& setting, text::StepInterval& field) const {
+    add_text(setting, field.text(),
+             [setting, &field](const std::string& text) { field = parse_interval(setting, text); });
+  }
+
+  void operator()(const Setting& setting, std::optional<text::StepInterval>& field) const {
+    add_text(setting, std::string(setting.none()), [setting, &field](const std::string& text) {
+      field = text == setting.none() ? std::nullopt : std::optional(parse_interval(setting, text));
+    });
+  }
+
   template <class Number>
   void operator()(const Setting& setting, std::optional<Number>& field) const {
     if (!setting.takes_none()) {
@@ -75,8 +87,7 @@ class AddSetting {
                                      what_it_may_be<Number>(setting)));
       }
     };
-    describe(setting, app_.add_option_function<std::string>(flag(setting), set))
-        ->default_str(field ? fmt::format("{}", *field) : std::string(setting.none()));
+    add_text(setting, field ? fmt::format("{}", *field) : std::string(setting.none()), set);
   }
 
  private:
@@ -86,6 +97,16 @@ class AddSetting {
     notes_of(option) = {setting.choices(), setting.is_basic(), setting.is_required()};
     if (!setting.metavar().empty()) option->type_name(std::string(setting.metavar()));
     return option->description(std::string(setting.help()))->group(std::string(setting.group()));
+  }
+
+  static text::StepInterval parse_interval(const Setting& setting, const std::string& text) {
+    return as_usage([&] { return text::StepInterval::parse(flag(setting), text); });
+  }
+
+  void add_text(const Setting& setting,
+                const std::string& default_text,
+                const std::function<void(const std::string&)>& set) const {
+    describe(setting, app_.add_option_function<std::string>(flag(setting), set))->default_str(default_text);
   }
 
   template <class T>
@@ -131,7 +152,17 @@ int run_train(TrainFlags& flags) {
   });
 }
 
+/// CLI11 applies options in the order of their declaration, so all other settings win over the recipe.
+void add_recipe(CLI::App& app, TrainFlags& flags) {
+  CLI::Option* option = app.add_option_function<std::string>(
+      "--recipe", [&flags](const std::string& name) { as_usage([&] { text::apply_recipe(flags.config, name); }); },
+      "defaults to start from; reference: 1 epoch, constant 3e-5, 128 tokens, no clipping");
+  option->group("Recipe")->default_str("default");
+  notes_of(option).choices = text::recipe_names();
+}
+
 void add_flags(CLI::App& app, TrainFlags& flags) {
+  add_recipe(app, flags);
   text::visit_settings(flags.config, AddSetting(app));
   app.add_option("--config", flags.config_file, "TOML file of settings, or the run.json of a run to repeat; flags win")
       ->type_name("FILE")

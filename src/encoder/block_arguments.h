@@ -51,20 +51,19 @@ inline bool is_copy_of(const at::Tensor& half_copy, const at::Tensor& weight) {
   return half_copy.dim() == 2 && half_copy.size(0) == weight.size(0) && half_copy.size(1) == weight.size(1) + behind;
 }
 
-/// The linear layers of a block, as its operator takes them. Half copies, and biases, are of all or of none. A half
-/// copy may be an int8 weight.
+/// Whether any of a block's layers has factors of LoRA with dropout, which its operator does not take.
+template <class... Params>
+bool has_lora(const Params&... layers) {
+  return (layers.lora.has_value() || ...);
+}
+
+/// The linear layers of a block, as its operator takes them. Biases are of all or of none. Half copies that not all
+/// layers have are left out. A half copy may be an int8 weight.
 struct LinearLists {
   template <class... Params>
   explicit LinearLists(const Params&... layers)
       : weights{layers.weight...}, biases{layers.bias...}, half_copies{layers.half_copy...} {
-    const bool has_half_copies = half_copies.front().defined();
-    for (const at::Tensor& half_copy : half_copies) {
-      TORCH_INTERNAL_ASSERT(half_copy.defined() == has_half_copies,
-                            "some layers of a block have a half copy, and some have not");
-    }
-    if (!has_half_copies) {
-      half_copies.clear();
-    }
+    if (!(layers.half_copy.defined() && ...)) half_copies.clear();
     const bool has_biases = biases.front().defined();
     for (const at::Tensor& bias : biases) {
       TORCH_INTERNAL_ASSERT(bias.defined() == has_biases, "some layers of a block have a bias, and some have not");

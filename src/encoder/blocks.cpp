@@ -294,16 +294,20 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return attention_op(x, params, layout);
+  return has_lora(params.query, params.key, params.value, params.output) ? reference::attention_block(x, params, layout)
+                                                                         : attention_op(x, params, layout);
 }
 
 at::Tensor first_token_attention_block(const at::Tensor& x,
                                        const AttentionParams& params,
                                        const SequenceLayoutPtr& layout) {
-  return first_token_attention_op(x, params, layout);
+  return has_lora(params.query, params.key, params.value, params.output)
+             ? reference::first_token_attention_block(x, params, layout)
+             : first_token_attention_op(x, params, layout);
 }
 
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
+  if (has_lora(params.intermediate, params.output)) return reference::feed_forward_block(x, params, row_numbers);
   const LinearLists layers(params.intermediate, params.output);
   const auto& dropout = params.dropout;
   return feed_forward_op(x, layers.weights, layers.biases, layers.half_copies, to_string(params.activation),

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "encoder/activation.h"
 #include "encoder/packed_attention.h"
 #include "kernels/dropout_site.h"
@@ -20,14 +22,23 @@ struct LayerNormParams {
   double eps;
 };
 
+/// The trained addition to a frozen linear layer (LoRA): scale · b (a dropout(x)); `a` [rank, in], `b` [out, rank].
+struct LoraParams {
+  at::Tensor a, b;
+  double scale = 1;
+  DropoutSite dropout;
+};
+
 /// A linear layer: `weight` [out, in], `bias` [out].
 struct LinearParams {
   at::Tensor weight;
   const at::Tensor& bias;
   /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not; or
   /// int8_weight(weight), which fused blocks compute with where gradients are off. Undefined if there
-  /// is none. Of a block's layers, all have one or none has.
+  /// is none. A block uses half copies if all its layers have one.
   at::Tensor half_copy = {};
+  /// Added to the layer's result. A block that has one is computed by its specification, without fused kernels.
+  std::optional<LoraParams> lora = {};
 };
 
 /// dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])).

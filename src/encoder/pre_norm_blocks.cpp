@@ -138,6 +138,7 @@ const kernels::Operator<decltype(pre_norm_feed_forward_kernel<choose_pre_norm_fe
 at::Tensor pre_norm_attention_block(const at::Tensor& x,
                                     const PreNormAttentionParams& params,
                                     const SequenceLayoutPtr& layout) {
+  if (has_lora(params.query_key_value, params.output)) return reference::pre_norm_attention_block(x, params, layout);
   const LinearLists layers(params.query_key_value, params.output);
   const auto &weights_dropout = params.weights_dropout, &output_dropout = params.output_dropout;
   return pre_norm_attention_op(x, layers.weights, layers.biases, layers.half_copies,
@@ -151,6 +152,9 @@ at::Tensor pre_norm_attention_block(const at::Tensor& x,
 at::Tensor pre_norm_feed_forward_block(const at::Tensor& x,
                                        const PreNormFeedForwardParams& params,
                                        const at::Tensor& row_numbers) {
+  if (has_lora(params.intermediate, params.output)) {
+    return reference::pre_norm_feed_forward_block(x, params, row_numbers);
+  }
   const LinearLists layers(params.intermediate, params.output);
   const auto& dropout = params.dropout;
   return pre_norm_feed_forward_op(x, layers.weights, layers.biases, layers.half_copies, to_string(params.activation),

@@ -294,7 +294,7 @@ class TrainingRunTest : public simulated::DeviceTest, public testing::WithParamI
     config.batch_size = 4;
     config.max_length = 16;
     config.max_steps = 10;
-    config.eval_every = 4;
+    config.eval_every = StepInterval::steps(4);
     config.learning_rate = 1e-2;
     config.schedule = "linear";
     config.max_grad_norm = 1;

@@ -13,7 +13,10 @@ inline at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {
 }
 
 inline at::Tensor linear(const at::Tensor& x, const LinearParams& params) {
-  return at::linear(x, params.weight, params.bias);
+  const auto y = at::linear(x, params.weight, params.bias);
+  if (!params.lora) return y;
+  const auto& [a, b, scale, site] = *params.lora;
+  return y + at::linear(at::linear(kernels::dropout(x, site), a), b) * scale;
 }
 
 inline at::Tensor activate(const at::Tensor& x, Activation activation) {

@@ -25,6 +25,9 @@ inline uint32_t relative_site(int64_t num_layers, int64_t layer) {
   return site_behind_layers(num_layers) + 1 + static_cast<uint32_t>(layer);
 }
 
+/// Those of LoRA's factors come behind the sites of any model.
+constexpr uint32_t kLoraSites = 1U << 20U;
+
 inline kernels::DropoutSite dropout_site(double p, const DropoutSeed& random, uint32_t site) {
   return {p, {random.seed, random.step, site}, random.step_offset};
 }

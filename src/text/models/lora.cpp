@@ -4,11 +4,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/io/safetensors.h"
@@ -27,6 +30,40 @@ std::vector<std::pair<std::string, std::shared_ptr<Dense>>> layers_of(const Mode
     const int64_t layer = model.layer_of(item.key());
     if (dense && layer >= 1 && layer <= model.config().num_hidden_layers) found.emplace_back(item.key(), dense);
   }
+  return found;
+}
+
+/// As PEFT matches target_modules: the whole name, or the end of it from a dot on.
+bool is_called(const std::string& layer, const std::string& target) {
+  return layer == target || layer.ends_with("." + target);
+}
+
+/// The name of a layer's part without its place in the model: "attention.self.query".
+std::string name_in_layer(const std::string& name) {
+  const auto digit = std::ranges::find_if(name, [](char c) { return c >= '0' && c <= '9'; });
+  return name.substr(name.find('.', digit - name.begin()) + 1);
+}
+
+/// @throws c10::ValueError  for a target that is no layer
+std::vector<std::pair<std::string, std::shared_ptr<Dense>>> targets_of(const ModelForTask& model,
+                                                                       const std::string& target_modules) {
+  const auto layers = layers_of(model);
+  if (target_modules.empty()) return layers;
+  std::vector<std::string> targets;
+  std::istringstream names(target_modules);
+  for (std::string name; std::getline(names, name, ',');) targets.push_back(name);
+  for (const std::string& target : targets) {
+    if (std::ranges::any_of(layers, [&](const auto& layer) { return is_called(layer.first, target); })) continue;
+    std::set<std::string> known;
+    for (const auto& [name, dense] : layers) known.insert(name_in_layer(name));
+    TORCH_CHECK_VALUE(false, "--lora-target-modules: the model's layers have no linear layer '", target,
+                      "'. They have ", fmt::format("{}", fmt::join(known, ", ")),
+                      ". The last part of a name is enough.");
+  }
+  std::vector<std::pair<std::string, std::shared_ptr<Dense>>> found;
+  std::ranges::copy_if(layers, std::back_inserter(found), [&](const auto& layer) {
+    return std::ranges::any_of(targets, [&](const std::string& target) { return is_called(layer.first, target); });
+  });
   return found;
 }
 
@@ -55,8 +92,9 @@ void add_lora(ModelForTask& model,
     }
     item.value().requires_grad_(is_trained);
   }
-  for (const auto& [name, dense] : layers_of(model)) {
-    dense->add_lora(options.rank, options.alpha / static_cast<double>(options.rank));
+  uint32_t site = kLoraSites;
+  for (const auto& [name, dense] : targets_of(model, options.target_modules)) {
+    dense->add_lora(options.rank, options.alpha / static_cast<double>(options.rank), options.dropout, site++);
     if (const auto found = release.find(name + ".weight"); found != release.end())
       dense->release_weight = found->second;
   }
@@ -86,7 +124,12 @@ void save_adapter(const ModelForTask& model,
                   const std::filesystem::path& folder) {
   using Json = nlohmann::ordered_json;
   std::vector<std::string> targets;
-  for (const auto& [name, dense] : layers_of(model)) targets.push_back(name);
+  double dropout = 0;
+  for (const auto& [name, dense] : layers_of(model)) {
+    if (!dense->lora_a.defined()) continue;
+    targets.push_back(name);
+    dropout = dense->lora_dropout;
+  }
   std::set<std::string> parts;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& [name, tensor] : trained) {
@@ -100,7 +143,7 @@ void save_adapter(const ModelForTask& model,
                        {"base_model_name_or_path", base.string()},
                        {"r", options.rank},
                        {"lora_alpha", options.alpha},
-                       {"lora_dropout", 0.0},
+                       {"lora_dropout", dropout},
                        {"bias", "none"},
                        {"fan_in_fan_out", false},
                        {"inference_mode", true},

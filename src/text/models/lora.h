@@ -15,11 +15,16 @@ namespace mezzo::text {
 
 struct LoraOptions {
   int64_t rank = 0;
-  double alpha = 16;  ///< what the factors' product is multiplied by, times the rank
+  double alpha = 16;   ///< what the factors' product is multiplied by, times the rank
+  double dropout = 0;  ///< probability, of the factors' input
+  /// Linear layers within the model's layers, by name or by the end of their name from a dot on, comma-separated:
+  /// "query,value". Empty: all.
+  std::string target_modules = {};
 };
 
-/// Adds factors to all linear layers within a model's layers, as `get_peft_model` (PEFT) does: lora_A drawn uniformly
-/// from -1 / sqrt(columns) to that, lora_B zero. Whatever else is in the encoder needs no gradient from now on.
+/// Adds factors to linear layers within a model's layers, as `get_peft_model` (PEFT) does: lora_A drawn uniformly
+/// from -1 / sqrt(columns) to that, lora_B zero. All other parameters of the encoder need no gradient from now on.
+/// @throws c10::ValueError  for a target module that no linear layer is called; it names the layers
 /// @param also  parameters of the encoder that are trained all the same: those that no file had.
 /// @param release  by parameter, where it lies in a file: gives back the memory that reading it took
 void add_lora(ModelForTask& model,

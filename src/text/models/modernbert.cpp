@@ -128,8 +128,8 @@ class ModernBertLayer : public torch::nn::Module {
     const auto attended = encoder::pre_norm_attention_block(
         x,
         {.norm = attention_norm_ ? attention_norm_->params() : encoder::LayerNormParams{none, none, 0},
-         .query_key_value = attention_->query_key_value->params(),
-         .output = attention_->output->params(),
+         .query_key_value = attention_->query_key_value->params(random),
+         .output = attention_->output->params(random),
          .num_heads = num_heads_,
          .positions = positions,
          .only_first_rows = only_first_rows,
@@ -138,8 +138,8 @@ class ModernBertLayer : public torch::nn::Module {
         layout);
     return encoder::pre_norm_feed_forward_block(attended,
                                                 {.norm = mlp_norm_->params(),
-                                                 .intermediate = mlp_->intermediate->params(),
-                                                 .output = mlp_->output->params(),
+                                                 .intermediate = mlp_->intermediate->params(random),
+                                                 .output = mlp_->output->params(random),
                                                  .activation = activation_,
                                                  .dropout = site(mlp_dropout_, LayerSite::kOutput)},
                                                 only_first_rows ? layout->first_rows() : at::Tensor());

@@ -20,6 +20,7 @@
 #include "encoder/packed_weights.h"
 #include "encoder/sequence_layout.h"
 #include "mezzo/text/data/packed_batch.h"
+#include "text/models/dropout_sites.h"
 
 namespace mezzo::text {
 
@@ -32,10 +33,14 @@ class Dense : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, merged(), bias); }
 
   /// Adds the factors of LoRA (Hu et al. 2021), not initialised.
-  void add_lora(int64_t rank, double scale) {
+  /// @param dropout  of their input while training, in params() alone
+  /// @param site  that keys its masks
+  void add_lora(int64_t rank, double scale, double dropout, uint32_t site) {
     lora_a = register_parameter("lora_A", at::empty({rank, weight.size(1)}, weight.options()));
     lora_b = register_parameter("lora_B", at::empty({weight.size(0), rank}, weight.options()));
     lora_scale_ = scale;
+    lora_dropout = dropout;
+    lora_site_ = site;
   }
   /// What takes the place of the weight; differentiable in the factors.
   at::Tensor merged() const {
@@ -53,7 +58,12 @@ class Dense : public torch::nn::Module {
     lead_ = lead();
   }
 
-  encoder::LinearParams params() {
+  /// @param random  keys the dropout of LoRA's input
+  encoder::LinearParams params(const DropoutSeed& random) {
+    if (lora_a.defined() && lora_dropout > 0 && is_training()) {
+      const auto site = dropout_site(lora_dropout, random, lora_site_);
+      return {weight, bias, {}, encoder::LoraParams{lora_a, lora_b, lora_scale_, site}};
+    }
     if (lora_a.defined()) return {merged(), bias, {}};
     if (half_copy_.defined() && lead() != lead_) {  // the weight changed, and its half copy did not
       if (encoder::is_int8_weight(half_copy_)) {
@@ -70,6 +80,7 @@ class Dense : public torch::nn::Module {
   }
 
   at::Tensor weight, bias, lora_a, lora_b;
+  double lora_dropout = 0;
   std::function<void()> release_weight;  ///< of a file: gives back the memory that reading it took
 
  private:
@@ -79,6 +90,7 @@ class Dense : public torch::nn::Module {
   at::Tensor half_copy_;
   int64_t lead_ = 0;
   double lora_scale_ = 1;
+  uint32_t lora_site_ = 0;
 };
 
 /// Where the texts of a batch lie, as the batch says it.

@@ -45,10 +45,10 @@ at::Tensor PostNormLayer::forward(const at::Tensor& x,
     return dropout_site(is_training() ? p : 0, random, layer_site(layer, where));
   };
   const encoder::AttentionParams attention{
-      .query = query_->params(),
-      .key = key_->params(),
-      .value = value_->params(),
-      .output = attention_output_->params(),
+      .query = query_->params(random),
+      .key = key_->params(random),
+      .value = value_->params(random),
+      .output = attention_output_->params(random),
       .norm = attention_norm_->params(),
       .num_heads = options_.num_heads,
       .weights_dropout = dropout(options_.attention_weights_dropout, LayerSite::kAttentionWeights),
@@ -57,8 +57,8 @@ at::Tensor PostNormLayer::forward(const at::Tensor& x,
   const auto attended = only_first_rows ? encoder::first_token_attention_block(x, attention, layout)
                                         : encoder::attention_block(x, attention, layout);
   return encoder::feed_forward_block(attended,
-                                     {.intermediate = intermediate_->params(),
-                                      .output = output_->params(),
+                                     {.intermediate = intermediate_->params(random),
+                                      .output = output_->params(random),
                                       .activation = options_.activation,
                                       .norm = output_norm_->params(),
                                       .dropout = dropout(options_.output_dropout, LayerSite::kOutput)},

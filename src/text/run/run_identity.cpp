@@ -17,7 +17,7 @@ namespace {
 /// than they did: what they hold has to agree.
 RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup) {
   const bool evaluations_count = follows_metric(config.schedule);
-  const bool length_counts = depends_on_total_steps(config.schedule, config.warmup_ratio > 0);
+  const bool length_counts = depends_on_total_steps(config.schedule, config.warmup_ratio > 0 && !config.warmup_steps);
   RunIdentity::Values flags;
   for (const auto& [name, value] : config.settings()) {
     flags[name] = value;

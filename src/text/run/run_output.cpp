@@ -17,11 +17,13 @@
 
 #include "kernels/describe_device.h"
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/run/environment.h"
+#include "text/run/resuming.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -424,9 +426,11 @@ void RunOutput::write_report(const std::string& notice,
   }
   input.notes = setup_.notes;
   input.settings = config_.settings();
-  TrainConfig defaults;
-  defaults.max_length = default_max_length(setup_.model->config());
-  input.default_settings = defaults.settings();
+  input.default_settings = TrainConfig().settings();
+  for (auto& [name, value] : input.default_settings) {
+    const auto chosen = std::ranges::find(input.settings, name, &std::pair<std::string, std::string>::first);
+    if (value == "auto" && setup_.automatic.contains(name)) value = chosen->second;
+  }
   input.environment = environment_of(setup_);
   write_file_atomically(config_.output / "report.html", render_report(input));
 }

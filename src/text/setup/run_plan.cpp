@@ -13,6 +13,19 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+int64_t steps_per_epoch(const TrainConfig& config, int64_t num_texts) {
+  TORCH_INTERNAL_ASSERT(config.shares > 0, "shares were not chosen");
+  const int64_t batches = ceil_div(num_texts, config.batch_size.value() * config.shares);
+  return ceil_div(batches, config.grad_accumulation);
+}
+
+/// Few texts need more epochs: fine-tuning takes a few hundred steps to converge (Mosbach et al. 2021; Zhang et al.
+/// 2021).
+double default_epochs(int64_t steps_per_epoch) {
+  constexpr int64_t kEpochs = 3, kMostEpochs = 20, kLeastSteps = 300;
+  return static_cast<double>(std::clamp(ceil_div(kLeastSteps, steps_per_epoch), kEpochs, kMostEpochs));
+}
+
 }  // namespace
 
 std::span<const std::vector<int64_t>> RunPlan::batches_of(const TokenizedTexts& texts, int64_t step) const {
@@ -84,10 +97,19 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
   return result;
 }
 
-RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks) {
+void choose_by_steps(TrainConfig& config, int64_t num_texts) {
+  const int64_t steps = steps_per_epoch(config, num_texts);
+  const StepInterval eval_every = config.eval_every.value_or(default_eval_interval(steps));
+  config.epochs = config.epochs.value_or(default_epochs(steps));
+  config.eval_every = StepInterval::steps(eval_every.in_steps(steps));
+  config.save_every = StepInterval::steps(config.save_every.in_steps(steps));
+}
+
+RunPlan plan_run(const TrainConfig& given, int64_t num_texts, const Ranks& ranks) {
+  TrainConfig config = given;
+  choose_by_steps(config, num_texts);
   RunPlan plan{};
   plan.batching = parse_batching(config.batching);
-  TORCH_INTERNAL_ASSERT(config.shares > 0, "shares were not chosen");
   plan.shares = config.shares;
   plan.batch_size = config.batch_size.value() * plan.shares;
   plan.grad_accumulation = config.grad_accumulation;
@@ -96,12 +118,15 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& rank
   plan.ranks = ranks.size();
   plan.balance = config.balance == "tokens" ? Balance::kTokens : Balance::kRows;
   plan.batches_per_epoch = ceil_div(num_texts, plan.batch_size);
-  plan.steps_per_epoch = ceil_div(plan.batches_per_epoch, config.grad_accumulation);
-  const double steps = config.epochs * static_cast<double>(plan.steps_per_epoch);
+  plan.steps_per_epoch = steps_per_epoch(config, num_texts);
+  plan.eval_every = config.eval_every->in_steps(plan.steps_per_epoch);
+  plan.save_every = config.save_every.in_steps(plan.steps_per_epoch);
+  const double steps = *config.epochs * static_cast<double>(plan.steps_per_epoch);
   plan.total_steps = config.max_steps.value_or(static_cast<int64_t>(std::ceil(steps)));
   const auto total_steps = static_cast<double>(plan.total_steps);
   LrScheduleOptions schedule;
-  schedule.num_warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * total_steps));
+  const double warmup_ratio = config.warmup_ratio.value_or(default_warmup_ratio(config.schedule));
+  schedule.num_warmup_steps = config.warmup_steps.value_or(static_cast<int64_t>(std::ceil(warmup_ratio * total_steps)));
   schedule.num_training_steps = std::max<int64_t>(1, plan.total_steps);
   schedule.min_lr_rate = config.min_lr_ratio;
   schedule.num_cycles = config.lr_cycles;

@@ -24,6 +24,7 @@ enum class Balance { kRows, kTokens };
 /// How many steps a run takes, and of what.
 struct RunPlan {
   int64_t batches_per_epoch, steps_per_epoch, total_steps;
+  int64_t eval_every, save_every;  ///< steps; 0: never
   LrSchedule schedule;
   Batching batching;
   int64_t batch_size;  ///< of a micro-batch of all shares together
@@ -48,6 +49,11 @@ struct RunPlan {
   mutable int64_t cached_epoch_ = -1;  // whose batches `cached_batches_` holds
   mutable std::vector<std::vector<int64_t>> cached_batches_;
 };
+
+/// Gives the settings that depend on the steps of an epoch their values: the default of `epochs`, and the intervals in
+/// steps.
+/// @param config  whose batch size and shares are numbers.
+void choose_by_steps(TrainConfig& config, int64_t num_texts);
 
 /// @param config  whose batch size and shares are numbers.
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);

@@ -1,16 +1,19 @@
 #include "text/setup/run_setup.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <system_error>
 #include <tuple>
 
 #include "kernels/cpu/simd/instruction_set.h"
 #include "mezzo/text/models/pretrained.h"
+#include "mezzo/text/setup/settings.h"
 #include "text/data/data_check.h"
 #include "text/io/read_error.h"
 #include "text/models/lora.h"
@@ -190,7 +193,11 @@ void fill_model(const TrainConfig& config, ModelForTask& model, c10::Device devi
     notes.push_back(fmt::format("in {}, but not used: {}", config.model.string(), fmt::join(loaded.unused, ", ")));
   }
   if (config.lora > 0) {
-    add_lora(model, {.rank = config.lora, .alpha = config.lora_alpha}, config.seed, loaded.initialised, loaded.release);
+    const LoraOptions options{.rank = config.lora,
+                              .alpha = config.lora_alpha,
+                              .dropout = config.lora_dropout,
+                              .target_modules = config.lora_target_modules};
+    add_lora(model, options, config.seed, loaded.initialised, loaded.release);
     describe_trained(model, notes);
   }
 }
@@ -225,6 +232,52 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& toke
   return texts;
 }
 
+/// Tokens of each text, special ones included; `most` + 1 for more than `most`.
+std::vector<int64_t> count_tokens(const Tokenizer& tokenizer, const Dataset& texts, int64_t most) {
+  constexpr int64_t kTextsPerTask = 64;
+  std::vector<int64_t> counts(static_cast<size_t>(texts.size()));
+  at::parallel_for(0, texts.size(), kTextsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Encoding encoding = !texts.words.empty() ? tokenizer.encode_words(texts.words[i], most)
+                                : !texts.text_pairs.empty()
+                                    ? tokenizer.encode(texts.texts[i], texts.text_pairs[i], most)
+                                    : tokenizer.encode(texts.texts[i], most);
+      counts[i] = encoding.truncated ? most + 1 : std::ssize(encoding.input_ids);
+    }
+  });
+  return counts;
+}
+
+/// The smallest multiple of 32 that truncates at most 1 % of the texts, at most `most`.
+int64_t choose_max_length(std::vector<int64_t> counts, int64_t most) {
+  constexpr int64_t kMultiple = 32, kTruncatedOf = 100;
+  const auto longest_kept = counts.begin() + std::ssize(counts) / kTruncatedOf;
+  std::ranges::nth_element(counts, longest_kept, std::greater());
+  return std::min((*longest_kept + kMultiple - 1) / kMultiple * kMultiple, most);
+}
+
+/// 5e-5 for BERT-base. Narrow models take larger steps: authors recommend about 2e-5 for BERT-large, and up to 3e-4 for
+/// the smallest BERTs (Devlin et al. 2019; Turc et al. 2019).
+double default_learning_rate(int64_t hidden_size) {
+  constexpr double kOfBase = 5e-5, kHiddenOfBase = 768, kMost = 1e-3;
+  const double ratio = kHiddenOfBase / static_cast<double>(hidden_size);
+  return std::min(kOfBase * ratio * ratio, kMost);
+}
+
+/// Gives the settings that depend on others, on the model or on the texts their defaults.
+void choose_defaults(TrainConfig& config, const ModelConfig& model, const Dataset& train, RunSetup& setup) {
+  config.learning_rate =
+      config.learning_rate.value_or(config.lora > 0 ? 2e-4 : default_learning_rate(model.hidden_size));
+  config.warmup_ratio = config.warmup_ratio.value_or(default_warmup_ratio(config.schedule));
+  if (config.max_length) return;
+  const auto counts = count_tokens(*setup.tokenizer, train, model.max_tokens());
+  config.max_length = choose_max_length(counts, model.max_tokens());
+  const auto truncated = std::ranges::count_if(counts, [&](int64_t count) { return count > *config.max_length; });
+  setup.notes.push_back(fmt::format(
+      "max length {}, chosen by the data: {} of {} training texts are truncated ({:.1f} %)", *config.max_length,
+      truncated, counts.size(), 100 * static_cast<double>(truncated) / static_cast<double>(counts.size())));
+}
+
 /// Pairs as one.
 std::vector<std::string> readable_texts(const Dataset& dataset) {
   auto texts = dataset.texts;
@@ -248,8 +301,6 @@ std::string describe_windows(const RunSetup& setup) {
 
 }  // namespace
 
-int64_t default_max_length(const ModelConfig& model) { return std::min<int64_t>(128, model.max_tokens()); }
-
 std::vector<std::string> data_warnings(const TrainConfig& config) {
   std::vector<std::string> notes;
   load_datasets(config, *read_config(config), c10::kCPU, notes);
@@ -264,7 +315,6 @@ RunSetup set_up_run(TrainConfig& config) {
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   const auto model_config = read_config(config);
-  config.max_length = config.max_length.value_or(default_max_length(*model_config));
   RunSetup setup{device,
                  precision,
                  config.model.empty() ? Tokenizer::from_vocab(config.vocab) : Tokenizer::from_pretrained(config.model),
@@ -282,6 +332,12 @@ RunSetup set_up_run(TrainConfig& config) {
 
   Datasets data = load_datasets(config, *model_config, device, setup.notes);
   setup.task = data.task;
+  visit_settings(config, [&](const Setting& setting, const auto& field) {
+    if constexpr (requires { field.has_value(); }) {
+      if (!field) setup.automatic.emplace(setting.name());
+    }
+  });
+  choose_defaults(config, *model_config, data.train, setup);
   setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
   setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
   setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);

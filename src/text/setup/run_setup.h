@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,15 +24,13 @@ struct RunSetup {
   std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<ModelForTask> model;
-  std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut
+  std::vector<std::string> notes;        ///< for the user: sizes, what was initialised, what was cut
+  std::set<std::string> automatic = {};  ///< names of the settings that were left to the program
   std::vector<std::string> dev_texts = {}, test_texts = {};               ///< as people read them
   std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
 };
 
-/// The tokens that texts are cut to where --max-length does not say.
-int64_t default_max_length(const ModelConfig& model);
-
-/// @param config  whose `max_length` is given its default.
+/// @param config  is given its defaults of `max_length`, `learning_rate` and `warmup_ratio`
 /// @throws c10::ValueError  for settings or files that are wrong
 RunSetup set_up_run(TrainConfig& config);
 

@@ -47,6 +47,7 @@ void check_value(const Setting& setting, int64_t value) {
 
 void check_value(const Setting&, bool) {}
 void check_value(const Setting&, uint64_t) {}
+void check_value(const Setting&, const StepInterval&) {}
 void check_value(const Setting&, const std::filesystem::path&) {}
 void check_value(const Setting&, const std::vector<std::filesystem::path>&) {}
 
@@ -62,6 +63,7 @@ std::string to_text(const Setting&, const T& value) {
   return fmt::format("{}", value);
 }
 std::string to_text(const Setting&, const std::filesystem::path& value) { return value.string(); }
+std::string to_text(const Setting&, const StepInterval& value) { return value.text(); }
 std::string to_text(const Setting&, const std::vector<std::filesystem::path>& values) {
   std::vector<std::string> names;
   std::ranges::transform(values, std::back_inserter(names), [](const auto& path) { return path.string(); });
@@ -103,7 +105,7 @@ void check_folds(const TrainConfig& config) {
 void check_schedule(const TrainConfig& config) {
   const bool by_metric = follows_metric(config.schedule);
   const bool has_dev = config.has_dev();
-  const bool evaluates = config.eval_every > 0 && has_dev;
+  const bool evaluates = has_dev && !(config.eval_every && config.eval_every->is_never());
   TORCH_CHECK_VALUE(!config.stratify || (config.dev.empty() && config.dev_ratio > 0),
                     "--stratify splits the training texts, and there is ",
                     config.dev.empty() ? "no part for dev; raise --dev-ratio" : "--dev; leave one of them out");
@@ -114,12 +116,13 @@ void check_schedule(const TrainConfig& config) {
                     "--patience counts evaluations on dev: it needs --dev or --dev-ratio, and --eval-every");
   TORCH_CHECK_VALUE(!by_metric || evaluates, "--schedule ", config.schedule,
                     " follows the loss on dev: it needs --dev or --dev-ratio, and --eval-every");
-  TORCH_CHECK_VALUE(!by_metric || config.warmup_ratio == 0, "--schedule ", config.schedule,
-                    " has no warmup; leave --warmup-ratio out");
+  const double warmup = config.warmup_ratio.value_or(default_warmup_ratio(config.schedule));
+  TORCH_CHECK_VALUE(!by_metric || (warmup == 0 && config.warmup_steps.value_or(0) == 0), "--schedule ", config.schedule,
+                    " has no warmup; leave --warmup-ratio and --warmup-steps out");
   constexpr double kRounding = 1e-9;
   TORCH_CHECK_VALUE(
-      config.schedule != "warmup_stable_decay" || config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
-      "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
+      config.schedule != "warmup_stable_decay" || config.warmup_steps || warmup + config.decay_ratio <= 1 + kRounding,
+      "--warmup-ratio is ", warmup, " and --decay-ratio ", config.decay_ratio,
       ": together they are more than all steps; make them at most 1");
 }
 
@@ -221,9 +224,28 @@ void TrainConfig::validate() const {
   TORCH_CHECK_VALUE(lora == 0 || freeze.empty(),
                     "--lora freezes all of the encoder but its factors; leave --freeze out");
   TORCH_CHECK_VALUE(lora == 0 || !master_weights, "--lora trains few weights, in float32; leave --master-weights out");
+  TORCH_CHECK_VALUE(lora > 0 || (lora_dropout == 0 && lora_target_modules.empty()), "--lora-",
+                    lora_dropout > 0 ? "dropout" : "target-modules", " belongs to --lora; pass --lora RANK, too");
   check_folds(*this);
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
+}
+
+std::vector<std::string> recipe_names() { return {"default", "reference"}; }
+
+void apply_recipe(TrainConfig& config, const std::string& name) {
+  check_known("--recipe", name, recipe_names());
+  if (name != "reference") return;
+  config.epochs = 1;
+  config.max_length = 128;
+  config.learning_rate = 3e-5;
+  config.schedule = "constant";
+  config.max_grad_norm = 0;
+  config.eval_every = StepInterval::steps(50);
+}
+
+double default_warmup_ratio(std::string_view schedule) {
+  return schedule == "constant" || follows_metric(schedule) ? 0 : 0.1;
 }
 
 bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_ratio > 0; }

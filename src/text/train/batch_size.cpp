@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "mezzo/text/data/batching.h"
+#include "text/setup/run_plan.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
@@ -114,10 +115,10 @@ void keep_chosen(TrainConfig& config, const RunIdentity::Values& before) {
   if (!config.batch_size) config.batch_size = number_of(before, "batch-size");
 }
 
-TrainConfig with_batch_size(TrainConfig config,
-                            RunSetup& setup,
-                            const Ranks& ranks,
-                            const RunIdentity::Values& before) {
+namespace {
+
+/// Numbers for the batch size and the shares.
+void choose_numbers(TrainConfig& config, RunSetup& setup, const Ranks& ranks, const RunIdentity::Values& before) {
   const bool is_auto = !config.batch_size;
   keep_chosen(config, before);
   if (config.shares == 0) {
@@ -136,9 +137,7 @@ TrainConfig with_batch_size(TrainConfig config,
   if (is_auto && config.batch_size) {
     setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
   }
-  if (config.batch_size) {
-    return config;
-  }
+  if (config.batch_size) return;
   BatchSizeChoice mine;
   ranks.all_or_none([&] { mine = choose_batch_size(config, setup, ranks, machine_memory(setup.device)); });
   config.batch_size = mine.texts;
@@ -149,6 +148,16 @@ TrainConfig with_batch_size(TrainConfig config,
                             ? fmt::format("batch size auto: {}, what another rank has the memory for",
                                           counted(*config.batch_size, "text"))
                             : mine.reason);
+}
+
+}  // namespace
+
+TrainConfig with_batch_size(TrainConfig config,
+                            RunSetup& setup,
+                            const Ranks& ranks,
+                            const RunIdentity::Values& before) {
+  choose_numbers(config, setup, ranks, before);
+  choose_by_steps(config, std::ssize(setup.train.ids));
   return config;
 }
 

@@ -38,8 +38,9 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
 /// size. @throws c10::ValueError  where that is no number
 void keep_chosen(TrainConfig& config, const RunIdentity::Values& before);
 
-/// `config` with numbers for shares and batch size: those of the run that goes on, or one share a rank, and a batch
-/// that all ranks have the memory for. What was chosen is added to `setup.notes`. Collective.
+/// `config` with numbers for shares, batch size and epochs, and intervals in steps. The first two are those of the run
+/// that goes on, or one share a rank, and a batch that all ranks have the memory for. Adds the choice to `setup.notes`.
+/// Collective.
 /// @param before  the flags of the run that goes on; empty without one.
 TrainConfig with_batch_size(TrainConfig config, RunSetup& setup, const Ranks& ranks, const RunIdentity::Values& before);
 

@@ -35,13 +35,10 @@ void print_size(const char* what, int64_t bytes, const std::string& more = "") {
 }
 
 /// Seconds that the evaluations of the whole run take.
-double evaluation_seconds(const TrainConfig& config,
-                          const RunSetup& setup,
-                          const RunPlan& plan,
-                          const MeasuredSteps& measured) {
+double evaluation_seconds(const RunSetup& setup, const RunPlan& plan, const MeasuredSteps& measured) {
   const auto dev = static_cast<int64_t>(setup.dev.ids.size()), test = static_cast<int64_t>(setup.test.ids.size());
-  const bool last_is_extra = config.eval_every == 0 || plan.total_steps % config.eval_every != 0;
-  const int64_t on_the_way = config.eval_every == 0 ? 0 : plan.total_steps / config.eval_every;
+  const bool last_is_extra = plan.eval_every == 0 || plan.total_steps % plan.eval_every != 0;
+  const int64_t on_the_way = plan.eval_every == 0 ? 0 : plan.total_steps / plan.eval_every;
   const int64_t texts = dev * (on_the_way + (last_is_extra ? 1 : 0)) + (test > 0 ? test : dev);
   return static_cast<double>(texts) * measured.seconds_per_text;
 }
@@ -169,7 +166,7 @@ void print_dry_run(const TrainConfig& config,
     return;
   }
   const double steps = static_cast<double>(plan.total_steps) * measured->seconds_per_step;
-  const double evaluations = evaluation_seconds(config, setup, plan, *measured);
+  const double evaluations = evaluation_seconds(setup, plan, *measured);
   write_stdout(fmt::format("\ntime: about {}, {} of it for evaluations, by {} of {} each\n",
                            duration_in_words(steps + evaluations),
                            evaluations > 0 ? duration_in_words(evaluations) : "nothing",

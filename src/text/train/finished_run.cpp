@@ -68,11 +68,11 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
     }
     keep_chosen(config, present->identity->flags);
     const RunSetup setup = set_up_run(config);
+    choose_by_steps(config, std::ssize(setup.train.ids));
     const std::string difference = difference_of(*present, config, setup);
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                       "; resume with the same settings and data, or start afresh in another --output");
-    const auto texts = static_cast<int64_t>(setup.train.ids.size());
-    if (plan_run(config, texts, ranks).total_steps > present->total_steps) {
+    if (plan_run(config, std::ssize(setup.train.ids), ranks).total_steps > present->total_steps) {
       return "";
     }
     check_is_complete(config.output);

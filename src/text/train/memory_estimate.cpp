@@ -103,7 +103,7 @@ MemoryEstimate estimate_memory(
   const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
                                                    : std::max(estimate.gradients, estimate.activations);
   const bool is_recorded = !config.eager && can_record_steps(model.parameters().front().device(), ranks);
-  if (config.save_every > 0 || config.save_minutes > 0) {
+  if (!config.save_every.is_never() || config.save_minutes > 0) {
     const int64_t saved = config.lora > 0 ? 2 * trained : count_parameters(model);  // factors, and the best ones
     estimate.checkpoint = kFloatBytes * (saved + (moments + (config.ema_decay > 0 ? 1 : 0)) * trained);
   }

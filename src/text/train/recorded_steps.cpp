@@ -58,7 +58,8 @@ bool can_record_steps(const c10::Device& device, int ranks) {
 RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, RunPlan plan, Compute compute)
     : setup_(setup),
       compute_(std::move(compute)),
-      is_possible_(can_record_steps(setup.device, plan.ranks)),
+      // Blocks with LoRA's dropout pad their rows, for which the host must know the lengths.
+      is_possible_(can_record_steps(setup.device, plan.ranks) && config.lora_dropout == 0),
       kinds_(is_possible_ ? sizes_of(setup.train, plan, *config.max_length) : std::vector<StepSize>(),
              setup.model->config().max_tokens()),
       step_(

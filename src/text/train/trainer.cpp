@@ -182,14 +182,14 @@ class Trainer {
       if (queued_) {
         continue;
       }
-      bool save_is_due = (config_.save_every > 0 && (is_due(config_.save_every) || is_last_step())) || save_is_asked_;
-      if (!stop && save_is_due && is_last_step() && !is_due(config_.eval_every)) {
+      bool save_is_due = (plan_.save_every > 0 && (is_due(plan_.save_every) || is_last_step())) || save_is_asked_;
+      if (!stop && save_is_due && is_last_step() && !is_due(plan_.eval_every)) {
         save_in_between();  // of a run that is extended, this is no step that is evaluated
         save_is_due = false;
       }
       if (!stop && eval_is_due()) {
         stop = !evaluate_dev();
-        save_is_due = save_is_due || (config_.save_every > 0 && is_out_of_patience());
+        save_is_due = save_is_due || (plan_.save_every > 0 && is_out_of_patience());
       }
       if (stop) {
         keeper_.end_if_failed();
@@ -298,7 +298,7 @@ class Trainer {
     const at::NoGradGuard no_grad;
     const auto lr_after = [&](int64_t steps_taken) {
       return metric_scheduler_ ? metric_scheduler_->get_last_lr().front()
-                               : config_.learning_rate * plan_.schedule(steps_taken);
+                               : *config_.learning_rate * plan_.schedule(steps_taken);
     };
     lr_.fill_(lr_after(counters_.steps_taken + (queued_ ? 1 : 0)));
     if (queued_) {
@@ -337,8 +337,8 @@ class Trainer {
   bool may_run_ahead() const {
     const auto comes_due = [&](int64_t every) { return every > 0 && queued_->record.step % every == 0; };
     return !setup_.device.is_cpu() && !config_.diagnose && !config_.dry_run && skips_in_a_row_ == 0 &&
-           queued_->record.step < last_step() && !save_is_asked_ && !comes_due(config_.eval_every) &&
-           !comes_due(config_.save_every);
+           queued_->record.step < last_step() && !save_is_asked_ && !comes_due(plan_.eval_every) &&
+           !comes_due(plan_.save_every);
   }
 
   /// Loss and tokens of this rank become those of all, and whether it is time for a checkpoint is as the main rank has
@@ -401,14 +401,14 @@ class Trainer {
     if (setup_.dev.ids.empty() || counters_.step == 0 || counters_.last_eval_step == counters_.step) {
       return false;
     }
-    return counters_.step == last_step() || is_last_step() || is_due(config_.eval_every);
+    return counters_.step == last_step() || is_last_step() || is_due(plan_.eval_every);
   }
 
   /// Whether `patience` evaluations have passed since the best model.
   bool is_out_of_patience() const {
     const int64_t best_step = counters_.best ? counters_.best->step : 0;
     return config_.patience > 0 && counters_.last_eval_step == counters_.step &&
-           (counters_.step - best_step) / config_.eval_every >= config_.patience;
+           (counters_.step - best_step) / plan_.eval_every >= config_.patience;
   }
 
   /// Returns false when it was stopped, or could not be written down.
@@ -440,7 +440,7 @@ class Trainer {
     counters_.last_eval_step = counters_.step;
     has_unsaved_evaluation_ = true;
     counters_.best = best;
-    if (metric_scheduler_ && (is_last_step() || is_due(config_.eval_every))) {  // not where the run only pauses
+    if (metric_scheduler_ && (is_last_step() || is_due(plan_.eval_every))) {  // not where the run only pauses
       metric_scheduler_->step(evaluation->loss);
     }
     if (keeper_.output() != nullptr && best) {

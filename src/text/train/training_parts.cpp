@@ -46,23 +46,28 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector
   // Without clipping the norm is measured all the same, for the records, and where it is not
   // finite the step is skipped.
   const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
-  const auto with = [&](auto options) { return options.lr(config.learning_rate).max_grad_norm(max_norm); };
-  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamWOptions()));
-  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with(AdamOptions()));
+  const auto with = [&](auto options) { return options.lr(config.learning_rate.value()).max_grad_norm(max_norm); };
+  const auto with_adam = [&](auto options) {
+    options.betas({config.adam_beta1, config.adam_beta2}).eps(config.adam_epsilon.value_or(options.eps()));
+    return with(options);
+  };
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with_adam(AdamWOptions()));
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with_adam(AdamOptions()));
   if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), with(SGDOptions()));
-  return std::make_unique<LAMB>(std::move(groups), with(LAMBOptions()));
+  return std::make_unique<LAMB>(std::move(groups), with_adam(LAMBOptions()));
 }
 
 std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config) {
   if (!follows_metric(config.schedule)) {
     return nullptr;
   }
-  const auto lr = at::full({}, config.learning_rate, at::kDouble);
+  const double peak = config.learning_rate.value();
+  const auto lr = at::full({}, peak, at::kDouble);
   const auto configure = [&](ReduceLROnPlateauOptions& options) {
     options.factor = config.lr_factor.value_or(options.factor);
     options.patience = config.lr_patience;
     options.eps = 0;
-    options.min_lr = config.learning_rate * config.min_lr_ratio;
+    options.min_lr = peak * config.min_lr_ratio;
   };
   if (config.schedule != "greedy") {
     ReduceLROnPlateauOptions options;
@@ -71,7 +76,7 @@ std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& conf
   }
   GreedyLROptions options;
   configure(options);
-  options.max_lr = config.learning_rate;
+  options.max_lr = peak;
   return std::make_unique<GreedyLR>(lr, options);
 }
 

@@ -51,7 +51,7 @@ class LiveBytesContext {
 TrainConfig to_config(const py::dict& settings) {
   TrainConfig config;
   config.quiet = true;
-  config.eval_every = 0;
+  config.eval_every = StepInterval();
   config.dev_ratio = 0;
   visit_settings(config, [&](const Setting& setting, auto& field) {
     using Field = std::remove_reference_t<decltype(field)>;
@@ -62,6 +62,8 @@ TrainConfig to_config(const py::dict& settings) {
         field = settings[name.c_str()].template cast<std::string>();
       } else if constexpr (std::is_same_v<Field, std::vector<std::filesystem::path>>) {
         field = {settings[name.c_str()].template cast<std::string>()};
+      } else if constexpr (std::is_same_v<Field, StepInterval> || std::is_same_v<Field, std::optional<StepInterval>>) {
+        field = StepInterval::parse(name, py::str(settings[name.c_str()]));
       } else {
         field = settings[name.c_str()].template cast<Field>();
       }

@@ -7,7 +7,7 @@ from support import PROGRAM, records
 def run(model, data, output, precision, ranks, batch_size):
     launch = ["launch", "--nproc", str(ranks), "--"] if ranks > 1 else []
     subprocess.run(
-        [PROGRAM, *launch, "train", "--model-config", model / "config.json", "--vocab", model / "vocab.txt", "--train", data,
+        [PROGRAM, *launch, "train", "--recipe", "reference", "--model-config", model / "config.json", "--vocab", model / "vocab.txt", "--train", data,
          "--output", output, "--limit", "2000", "--epochs", "2", "--batch-size", str(batch_size),
          "--learning-rate", "1e-3", "--precision", precision, "--device", "cpu", "--threads", "1"],
         check=True, capture_output=True)

@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 
 def flags(data, output, *more):
     return list(map(str, [
-        "train", "--model", data / "model", "--train", data / "train.json", "--dev", data / "dev.json", "--output", output,
+        "train", "--recipe", "reference", "--model", data / "model", "--train", data / "train.json", "--dev", data / "dev.json", "--output", output,
         "--precision", "fp32", "--dropout", 0, "--learning-rate", 1e-3, "--max-grad-norm", 1, "--eval-every", 10,
         "--epochs", 2, "--threads", 1, *more]))
 

@@ -603,7 +603,7 @@ def small(tmp_path_factory):
 
 
 def train(small, output, *more):
-    return ["train", "--model-config", small / "config.json", "--vocab", MINILM / "vocab.txt", "--train", small / "train.jsonl",
+    return ["train", "--recipe", "reference", "--model-config", small / "config.json", "--vocab", MINILM / "vocab.txt", "--train", small / "train.jsonl",
             "--output", output, "--max-steps", 1000, "--batch-size", 4, "--save-every", 30, "--eval-every", 0,
             "--precision", "fp32", *more]
 

@@ -5,7 +5,8 @@ import shutil
 import pytest
 import torch
 from families import FAMILIES
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from support import mezzo, records
 from test_family_training import write_tokenizer
@@ -133,6 +134,53 @@ def test_a_checkpoint_belongs_to_the_weights_it_began_with(folders, texts, tmp_p
     assert done.returncode == 1 and "weights of --model was" in done.stderr
 
 
+TARGETS = {"bert": ["query", "attention.output.dense"], "distilbert": ["q_lin", "lin1"], "modernbert": ["Wqkv", "attn.Wo"]}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_target_modules_are_pefts(name, folders, texts, tmp_path):  # noqa: F811
+    folder, targets = folders[name], TARGETS[name]
+    more = [*LORA, "--precision", "fp32", "--lora-target-modules", ",".join(targets)]
+    train(folder, texts, tmp_path / "drawn", *more, "--learning-rate", 0, "--max-steps", 1)
+    said = json.loads((tmp_path / "drawn/adapter/adapter_config.json").read_text())
+    theirs = get_peft_model(AutoModelForSequenceClassification.from_pretrained(folder), LoraConfig(r=4, target_modules=targets))
+    adapted = {key.removeprefix("base_model.model.") for key, module in theirs.named_modules() if isinstance(module, LoraLayer)}
+    assert set(said["target_modules"]) == adapted and len(adapted) > 1
+    drawn = load_file(tmp_path / "drawn/adapter/adapter_model.safetensors")
+    assert {key.removeprefix("base_model.model.").rsplit(".", 2)[0] for key in drawn if ".lora_A." in key} == adapted
+    losses, _ = train(folder, texts, tmp_path / "out", *more)
+    expected, _, _ = reference(folder, texts[1], tmp_path / "drawn/adapter", LORA[-1], attention=FAMILIES[name].attentions[0])
+    assert largest_difference(losses, expected) < 1e-4
+    rows = texts[1][:20]
+    base = AutoModelForSequenceClassification.from_pretrained(folder)
+    adapter = logits_of(PeftModel.from_pretrained(base, tmp_path / "out/adapter"), folder, rows)
+    torch.testing.assert_close(logits_of(AutoModelForSequenceClassification.from_pretrained(tmp_path / "out"), folder, rows), adapter, rtol=0, atol=2e-5)
+    train(folder, texts, tmp_path / "bf16", *LORA, "--lora-target-modules", ",".join(targets), "--precision", "bf16", "--max-steps", 2)
+
+
+def test_unknown_target_modules_are_answered_with_the_known(folders, texts, tmp_path):  # noqa: F811
+    done = run(["train", "--model", folders["bert"], "--train", texts[0], "--output", tmp_path / "out", "--max-length", 24, "--lora", 4,
+                "--lora-target-modules", "query,q_proj"])  # fmt: skip
+    known = "attention.output.dense, attention.self.key, attention.self.query, attention.self.value, intermediate.dense, output.dense"
+    assert done.returncode == 1 and f"no linear layer 'q_proj'. They have {known}. " in done.stderr
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta-v3", "modernbert"])
+def test_dropout_is_of_the_factors_input(name, folders, texts, tmp_path):  # noqa: F811
+    """A dropout that drops nothing gives the curve of none, by other kernels. A real one gives another, and not another model
+    for the same weights."""
+    folder = folders[name]
+    plain, none, half = ([*LORA, "--precision", "fp32", "--lora-dropout", p] for p in (0, 1e-9, 0.5))
+    losses, _ = train(folder, texts, tmp_path / "plain", *plain)
+    same, _ = train(folder, texts, tmp_path / "none", *none)
+    assert largest_difference(losses, same) < 1e-4
+    dropped, _ = train(folder, texts, tmp_path / "half", *half)
+    again, _ = train(folder, texts, tmp_path / "again", *half, "--gradient-checkpointing")
+    assert dropped == again and dropped[0] == same[0], "the factors add nothing yet"
+    assert largest_difference(dropped, same) > 1e-3 and sum(dropped[-5:]) < sum(dropped[:5])
+    assert json.loads((tmp_path / "half/adapter/adapter_config.json").read_text())["lora_dropout"] == 0.5
+
+
 @pytest.mark.slow
 def test_bert_base_takes_a_third_of_the_memory(tmp_path_factory):
     from transformers import BertConfig, BertForSequenceClassification
@@ -158,6 +206,9 @@ def test_bert_base_takes_a_third_of_the_memory(tmp_path_factory):
     (["--lora", 4, "--freeze", "1"], "leave --freeze out"),
     (["--lora", 4, "--master-weights", "--precision", "bf16"], "leave --master-weights out"),
     (["--lora", -1], "--lora is -1"),
+    (["--lora-dropout", 0.1], "--lora-dropout belongs to --lora"),
+    (["--lora-target-modules", "query"], "--lora-target-modules belongs to --lora"),
+    (["--lora", 4, "--lora-dropout", 1], "--lora-dropout is 1"),
 ])  # fmt: skip
 def test_refuses_what_cannot_be_meant(more, message, folders, texts, tmp_path):  # noqa: F811
     done = run(["train", "--model", folders["bert"], "--train", texts[0], "--output", tmp_path / "out", *more])

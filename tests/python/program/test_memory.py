@@ -119,7 +119,7 @@ def data(tmp_path_factory):
 
 
 def flags(data, output, *more):
-    return ["train", "--model", data[0] / "model", "--train", data[0] / "train.json", "--dev-ratio", 0, "--output", output,
+    return ["train", "--recipe", "reference", "--model", data[0] / "model", "--train", data[0] / "train.json", "--dev-ratio", 0, "--output", output,
             "--precision", "fp32", "--eval-every", 0, "--learning-rate", "1e-3", *more]
 
 
@@ -156,7 +156,7 @@ def test_a_dry_run_tells_the_peak_of_a_run_within_10_percent(folder, tmp_path, s
     rng = random.Random(3)
     rows = [[" ".join(rng.choices(["goal", "team", "law", "vote"], k=rng.randint(1, 126))), i % 2] for i in range(160)]
     (tmp_path / "train.json").write_text(json.dumps(rows))
-    flags = ["train", "--model-config", folder / f"{size}.json", "--vocab", MINILM / "vocab.txt", "--train", tmp_path / "train.json",
+    flags = ["train", "--recipe", "reference", "--model-config", folder / f"{size}.json", "--vocab", MINILM / "vocab.txt", "--train", tmp_path / "train.json",
              "--dev-ratio", 0.1, "--eval-every", 4, "--batch-size", 16, *more]
     told = re.search(r"^the whole program at most +([\d.]+) GB", mezzo(*flags, "--dry-run").stdout, re.M)
     mezzo(*flags, "--output", tmp_path / "out")

@@ -51,7 +51,7 @@ def small(tmp_path_factory):
 
 
 def train_flags(small, data, output, *more):
-    return ["train", "--model", small, "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", output,
+    return ["train", "--recipe", "reference", "--model", small, "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", output,
             "--learning-rate", "1e-3", "--precision", "fp32", *more]
 
 
@@ -487,13 +487,13 @@ def test_bad_json_is_named_by_file_and_line(small, data, tmp_path):
 
 
 def test_a_model_of_few_positions_needs_no_max_length(data, tmp_path):
-    """By default texts are cut to 128 tokens, or to the model's positions, by every command."""
+    """By default, every command truncates texts to the model's positions."""
     folder, out, long_texts = tmp_path / "model", tmp_path / "out", tmp_path / "long.jsonl"
     model, _ = random_bert(folder, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, max_position_embeddings=64)
     model.bert.save_pretrained(folder)
     AutoTokenizer.from_pretrained(MINILM).save_pretrained(folder)
     long_texts.write_text("".join(json.dumps({"text": f"{word} " * 200, "label": label}) + "\n" for word, label in zip(WORDS, LABELS * 2)))
-    given = ["train", "--model", folder, "--train", long_texts, "--dev", long_texts, "--max-steps", 1, "--precision", "fp32"]
+    given = ["train", "--recipe", "default", "--model", folder, "--train", long_texts, "--dev", long_texts, "--max-steps", 1, "--precision", "fp32"]
     assert "cut to 64 tokens" in mezzo(*given, "--output", out).stderr
     assert json.loads((out / "run.json").read_text())["settings"]["max-length"] == "64"
     mezzo("train", "--config", out / "run.json", "--output", tmp_path / "again")

@@ -28,7 +28,7 @@ def model(tmp_path_factory):
 
 def writers(model, output):
     """A command line of everything that writes to stdout."""
-    train = ["train", "--model", model, "--train", model / "few.jsonl", "--dev", model / "few.jsonl", "--precision", "fp32", "--max-steps", 2]
+    train = ["train", "--recipe", "reference", "--model", model, "--train", model / "few.jsonl", "--dev", model / "few.jsonl", "--precision", "fp32", "--max-steps", 2]
     return {
         "help": ["--help"], "version": ["--version"], "train help": ["train", "--help"],
         "ops": ["ops"], "ops json": ["ops", "--json"], "doctor": ["doctor"],

@@ -19,7 +19,7 @@ def model(tmp_path_factory):
 
 
 def train_flags(model, output, *more):
-    return ["train", "--model", model, "--train", model / "rows.jsonl", "--dev", model / "rows.jsonl", "--output", output,
+    return ["train", "--recipe", "reference", "--model", model, "--train", model / "rows.jsonl", "--dev", model / "rows.jsonl", "--output", output,
             "--precision", "fp32", *more]
 
 

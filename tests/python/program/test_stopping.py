@@ -24,7 +24,7 @@ def small(tmp_path_factory):
 
 
 def train(small, output, *more):
-    return list(map(str, ["train", "--model-config", small / "config.json", "--vocab", MINILM / "vocab.txt",
+    return list(map(str, ["train", "--recipe", "reference", "--model-config", small / "config.json", "--vocab", MINILM / "vocab.txt",
                           "--train", small / "train.jsonl", "--output", output, "--max-steps", 20, "--batch-size", 4,
                           "--eval-every", 5, "--precision", "fp32", "--threads", 1, *more]))
 

@@ -13,7 +13,7 @@ from support import PROGRAM, records
 from tiny_runs import flags, model_of, run, sha, snapshot, trained, write_data
 
 # Evaluated after each step: a pause is no evaluation that the run would not have had.
-TRAIN = {"max-length": 16, "batch-size": 4, "max-steps": 8, "eval-every": 1, "precision": "fp32", "threads": 1}
+TRAIN = {"recipe": "reference", "max-length": 16, "batch-size": 4, "max-steps": 8, "eval-every": 1, "precision": "fp32", "threads": 1}
 SEARCH = ("learning-rate = {min = 1e-3, max = 0.3, log = true}", "weight-decay = [0.0, 0.5]", "seed = {min = 1, max = 100}")
 FLAGS = ["--trials", 4, "--halving", 2, "--least-share", 0.25]
 

@@ -6,7 +6,7 @@ import random
 import subprocess
 from pathlib import Path
 
-from support import PROGRAM, last_counts, records
+from support import PROGRAM, program_arguments, records
 
 WORDS = "goal team law vote rain storm".split()
 LABELS = ["sport", "politics", "weather"]
@@ -37,13 +37,13 @@ def write_data(folder):
 def flags(data, output, *more):
     """Evaluates after each step and saves after every second one. The best models are those of steps 1, 2 and 4."""
     return list(map(str, [
-        "train", "--model-config", data / "config.json", "--vocab", data / "vocab.txt", "--train", data / "train.jsonl",
+        "train", "--recipe", "reference", "--model-config", data / "config.json", "--vocab", data / "vocab.txt", "--train", data / "train.jsonl",
         "--dev", data / "dev.jsonl", "--output", output, "--max-length", 16, "--batch-size", 4, "--max-steps", STEPS,
         "--eval-every", 1, "--save-every", 2, "--learning-rate", 0.05, "--seed", 2, "--threads", 1, "--precision", "fp32", *more]))
 
 
 def run(arguments, **variables):
-    return subprocess.run([PROGRAM, *last_counts(arguments)], capture_output=True, text=True, timeout=300,
+    return subprocess.run([PROGRAM, *program_arguments(arguments)], capture_output=True, text=True, timeout=300,
                           env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
 
 

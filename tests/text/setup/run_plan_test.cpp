@@ -85,6 +85,80 @@ INSTANTIATE_TEST_SUITE_P(SharesOnRanks,
                                           testing::Values(1, 2, 3, 4, 7),
                                           testing::Values("rows", "tokens")));
 
+TrainConfig small_config() {
+  TrainConfig config;
+  config.batch_size = 2;
+  config.shares = 1;
+  return config;
+}
+
+TEST(RunPlanDefaultsTest, AreThreeEpochsWithAWarmupAndALinearDecay) {
+  const RunPlan plan = plan_run(small_config(), /*num_texts=*/200, Ranks(nullptr));  // 100 steps an epoch
+  EXPECT_EQ(plan.total_steps, 300);
+  EXPECT_EQ(plan.eval_every, 50);
+  EXPECT_EQ(plan.save_every, 0);
+  EXPECT_DOUBLE_EQ(plan.schedule(0), 0);
+  EXPECT_DOUBLE_EQ(plan.schedule(15), 0.5);
+  EXPECT_DOUBLE_EQ(plan.schedule(30), 1);
+  EXPECT_DOUBLE_EQ(plan.schedule(165), 0.5);
+}
+
+TEST(RunPlanDefaultsTest, FewTextsGetMoreEpochs) {
+  const auto epochs_of = [](int64_t num_texts) {
+    TrainConfig config = small_config();
+    choose_by_steps(config, num_texts);
+    return config.epochs.value();
+  };
+  EXPECT_EQ(epochs_of(1), 20) << "at most";
+  EXPECT_EQ(epochs_of(60), 10) << "300 steps of 2 texts";
+  EXPECT_EQ(epochs_of(62), 10);
+  EXPECT_EQ(epochs_of(200), 3);
+  EXPECT_EQ(epochs_of(100'000), 3);
+}
+
+TEST(RunPlanDefaultsTest, WarmupStepsWinOverTheRatio) {
+  TrainConfig config = small_config();
+  config.warmup_ratio = 0.5;
+  config.warmup_steps = 10;
+  const RunPlan plan = plan_run(config, /*num_texts=*/200, Ranks(nullptr));
+  EXPECT_DOUBLE_EQ(plan.schedule(5), 0.5);
+  EXPECT_DOUBLE_EQ(plan.schedule(10), 1);
+}
+
+TEST(RunPlanDefaultsTest, AConstantScheduleDoesNotWarmUpUnlessAsked) {
+  TrainConfig config = small_config();
+  config.schedule = "constant";
+  EXPECT_DOUBLE_EQ(plan_run(config, 200, Ranks(nullptr)).schedule(0), 1);
+  config.warmup_ratio = 0.1;
+  EXPECT_DOUBLE_EQ(plan_run(config, 200, Ranks(nullptr)).schedule(0), 0);
+}
+
+TEST(RunPlanDefaultsTest, ReferenceRecipeIsTheReferencePrograms) {
+  TrainConfig config = small_config();
+  apply_recipe(config, "reference");
+  const RunPlan plan = plan_run(config, /*num_texts=*/200, Ranks(nullptr));
+  EXPECT_EQ(plan.total_steps, 100);
+  EXPECT_EQ(plan.eval_every, 50);
+  EXPECT_DOUBLE_EQ(plan.schedule(0), 1);
+  EXPECT_DOUBLE_EQ(plan.schedule(99), 1);
+  EXPECT_EQ(config.learning_rate, 3e-5);
+  EXPECT_EQ(config.max_length, 128);
+  EXPECT_EQ(config.max_grad_norm, 0);
+  EXPECT_THROW(apply_recipe(config, "referenc"), c10::ValueError);
+}
+
+TEST(RunPlanDefaultsTest, IntervalsBecomeStepsOfTheRun) {
+  TrainConfig config = small_config();
+  config.eval_every = StepInterval::epochs(0.25);
+  config.save_every = StepInterval::epochs(1);
+  choose_by_steps(config, /*num_texts=*/200);
+  EXPECT_EQ(config.eval_every, StepInterval::steps(25));
+  EXPECT_EQ(config.save_every, StepInterval::steps(100));
+  const RunPlan plan = plan_run(config, /*num_texts=*/200, Ranks(nullptr));
+  EXPECT_EQ(plan.eval_every, 25);
+  EXPECT_EQ(plan.save_every, 100);
+}
+
 TEST(RunPlanOfNothingTest, IsNotMadeBeforeSharesAreChosen) {
   TrainConfig config;
   config.batch_size = 2;

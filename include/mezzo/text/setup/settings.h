@@ -145,7 +145,7 @@ void visit_settings(Config& config, Visit&& visit) {
         config.batch_size);
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
   visit(Setting(kRecipe, "max-length",
-                "longest text, in tokens; longer ones are cut; auto: 128, or the model's positions if fewer")
+                "longest text, in tokens; longer ones are cut; auto: at most 1 % of the training texts are cut")
             .metavar("N")
             .basic()
             .between(2, kMillion)
@@ -156,9 +156,12 @@ void visit_settings(Config& config, Visit&& visit) {
             .one_of({"none", "mean", "max"}),
         config.window);
   visit(Setting(kRecipe, "stride", "tokens that neighbouring windows share").between(0, kMillion), config.stride);
-  visit(Setting(kRecipe, "epochs", "passes over the training texts")
+  visit(Setting(kRecipe, "epochs", "passes over the training texts; auto: 3, or up to 20 for few texts")
+            .metavar("NUMBER")
             .basic()
             .between(1e-6, 1e6)
+            .none("auto")
+            .takes_none(true)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.epochs);
   visit(Setting(kRecipe, "max-steps", "number of optimizer steps; wins over --epochs")
@@ -181,6 +184,14 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "lora", "rank of LoRA adapters; 0: train all weights").basic().between(0, 4096), config.lora);
   visit(Setting(kRecipe, "lora-alpha", "scale of LoRA adapters, divided by the rank").between(1e-6, 1e6),
         config.lora_alpha);
+  visit(Setting(kRecipe, "lora-dropout", "dropout probability of the input of LoRA adapters")
+            .between(0, 1)
+            .below_most(true),
+        config.lora_dropout);
+  visit(Setting(kRecipe, "lora-target-modules",
+                "linear layers with LoRA adapters, e.g. query,value; without it, all layers of the encoder")
+            .metavar("NAMES"),
+        config.lora_target_modules);
   visit(Setting(kRecipe, "class-weights", "weights of classes in the loss: balanced, or NAME=WEIGHT,...")
             .metavar("WEIGHTS")
             .check(check_class_weights),
@@ -196,15 +207,42 @@ void visit_settings(Config& config, Visit&& visit) {
             .changes_no_numbers(),
         config.gradient_checkpointing);
   visit(Setting(kRecipe, "optimizer", "optimizer").one_of({"adamw", "adam", "sgd", "lamb"}), config.optimizer);
-  visit(Setting(kRecipe, "learning-rate", "peak learning rate").basic().between(0, kHuge), config.learning_rate);
+  visit(Setting(kRecipe, "learning-rate",
+                "peak learning rate; auto: 5e-5 * (768 / hidden size)^2, at most 1e-3; or 2e-4 with --lora")
+            .metavar("NUMBER")
+            .basic()
+            .between(0, kHuge)
+            .none("auto")
+            .takes_none(true),
+        config.learning_rate);
   visit(Setting(kRecipe, "weight-decay", "weight decay, except for biases and layer norms").between(0, kHuge),
         config.weight_decay);
+  visit(Setting(kRecipe, "adam-beta1", "decay of the mean of gradients, for adamw, adam and lamb")
+            .between(0, 1)
+            .below_most(true),
+        config.adam_beta1);
+  visit(Setting(kRecipe, "adam-beta2", "decay of the mean of squared gradients, for adamw, adam and lamb")
+            .between(0, 1)
+            .below_most(true),
+        config.adam_beta2);
+  visit(Setting(kRecipe, "adam-epsilon", "number added to the divisor, for adamw, adam (1e-8) and lamb (1e-6)")
+            .between(0, kHuge)
+            .none("as the optimizer has it"),
+        config.adam_epsilon);
   visit(Setting(kRecipe, "max-grad-norm", "norm that gradients are clipped to; 0: off").between(0, kHuge),
         config.max_grad_norm);
   visit(Setting(kRecipe, "schedule", "learning rate schedule").choices(lr_schedule_names()).check(check_schedule_name),
         config.schedule);
-  visit(Setting(kRecipe, "warmup-ratio", "share of the steps with a rising learning rate").between(0, 1),
+  visit(Setting(kRecipe, "warmup-ratio",
+                "share of the steps with a rising learning rate; auto: 0.1, or 0 for schedules without warmup")
+            .between(0, 1)
+            .none("auto")
+            .takes_none(true),
         config.warmup_ratio);
+  visit(Setting(kRecipe, "warmup-steps", "steps with a rising learning rate; wins over --warmup-ratio")
+            .between(0, kMostSteps)
+            .none("by --warmup-ratio"),
+        config.warmup_steps);
   visit(Setting(kRecipe, "layer-lr-decay", "factor of the learning rate from a layer to the layer below; 1: off")
             .between(1e-6, 1),
         config.layer_lr_decay);
@@ -280,9 +318,12 @@ void visit_settings(Config& config, Visit&& visit) {
         config.timeout);
 
   constexpr std::string_view kRun = "Run";
-  visit(Setting(kRun, "eval-every", "steps between evaluations on dev; 0: only at the end")
+  visit(Setting(kRun, "eval-every",
+                "time between evaluations on dev: steps, epoch, or a share such as 0.25; 0: only at the end")
+            .metavar("WHEN")
             .basic()
-            .between(0, kMostSteps)
+            .none("auto")
+            .takes_none(true)
             .effect(Setting::Effect::kNumbersOfMetricSchedules),
         config.eval_every);
   visit(Setting(kRun, "metric", "metric on dev that chooses the best model, e.g. macro_f1").metavar("NAME").basic(),
@@ -298,8 +339,9 @@ void visit_settings(Config& config, Visit&& visit) {
         config.pause_at);
   visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are probabilities").changes_no_numbers(),
         config.calibrate);
-  visit(Setting(kRun, "save-every", "steps between checkpoints; 0: none by steps")
-            .between(0, kMostSteps)
+  visit(Setting(kRun, "save-every",
+                "time between checkpoints: steps, epoch, or a share such as 0.25; 0: by minutes alone")
+            .metavar("WHEN")
             .changes_no_numbers(),
         config.save_every);
   visit(Setting(kRun, "save-minutes", "minutes between checkpoints; 0: none by time")
