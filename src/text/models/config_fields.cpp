@@ -86,6 +86,7 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
     read_one_of("window_pooling", config.window_pooling, {"mean", "max"});
     read("window_stride", config.window_stride, 0);
   }
+  if (json("reads_pairs") != nullptr) read_flag("reads_pairs", config.reads_pairs.emplace());
   TORCH_CHECK_VALUE(config.softmax_temperature > 0, at("softmax_temperature"), "is 0, expected a number above 0");
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
                     config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
@@ -190,6 +191,7 @@ void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) 
     json["window_pooling"] = config.window_pooling;
     json["window_stride"] = config.window_stride;
   }
+  if (config.reads_pairs) json["reads_pairs"] = *config.reads_pairs;
   if (config.softmax_temperature != 1) {
     json["softmax_temperature"] = config.softmax_temperature;
   }

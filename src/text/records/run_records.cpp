@@ -61,6 +61,16 @@ void visit_fields(Record& record, Visit&& visit) {
   visit("loss", record.loss);
   visit("metrics", record.metrics);
   visit("seconds", record.seconds);
+  visit("never_predicted", record.never_predicted);
+  visit("majority_baseline", record.majority_baseline);
+}
+
+template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, WarningRecord>
+void visit_fields(Record& record, Visit&& visit) {
+  visit("step", record.step);
+  visit("kind", record.kind);
+  visit("text", record.text);
 }
 
 template <class Record, class Visit>
@@ -139,6 +149,14 @@ void add_member(Json& json, const char* key, const std::optional<StepParts>& par
   }
 }
 
+void add_member(Json& json, const char* key, const std::vector<std::string>& names) {
+  if (!names.empty()) json[key] = names;
+}
+
+void add_member(Json& json, const char* key, const std::optional<double>& value) {
+  if (value) json[key] = *value;
+}
+
 /// Metrics are members of the record itself: {"loss":1.2,"accuracy":0.5,…}
 void add_member(Json& json, const char*, const Metrics& metrics) {
   for (const auto& [name, value] : metrics) {
@@ -201,6 +219,13 @@ void read_value(const Place& place, const char* key, const Json& json, std::vect
   }
 }
 
+void read_value(const Place& place, const char* key, const Json& json, std::vector<std::string>& names) {
+  TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
+  for (const Json& element : json) {
+    read_value(place, key, element, names.emplace_back());
+  }
+}
+
 void read_value(const Place& place, const char* key, const Json& json, std::vector<GradientExponents>& groups) {
   TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
   for (const Json& element : json) {
@@ -233,8 +258,15 @@ void read_member(const Place& place, const Json& object, const char* key, Value&
   read_value(place, key, *found, value);
 }
 
-/// Files of earlier versions lack it.
-void read_member(const Place& place, const Json& object, const char* key, std::optional<int64_t>& value) {
+/// May be missing.
+void read_member(const Place& place, const Json& object, const char* key, std::vector<std::string>& names) {
+  if (const auto found = object.find(key); found != object.end()) read_value(place, key, *found, names);
+}
+
+/// May be missing, or null.
+template <class Value>
+  requires std::is_arithmetic_v<Value>
+void read_member(const Place& place, const Json& object, const char* key, std::optional<Value>& value) {
   if (const auto found = object.find(key); found != object.end() && !found->is_null()) {
     read_value(place, key, *found, value.emplace());
   }
@@ -250,7 +282,8 @@ void read_member(const Place& place, const Json& object, const char* key, std::o
 
 /// Every number that is no other member of an evaluation.
 void read_member(const Place& place, const Json& object, const char*, Metrics& metrics) {
-  constexpr std::array<std::string_view, 6> kOthers = {"event", "step", "split", "final", "loss", "seconds"};
+  constexpr std::array<std::string_view, 7> kOthers = {
+      "event", "step", "split", "final", "loss", "seconds", "majority_baseline"};
   for (const auto& [name, value] : object.items()) {
     if ((value.is_number() || value.is_null()) && std::ranges::find(kOthers, name) == kOthers.end()) {
       read_value(place, name.c_str(), value, metrics.emplace_back(name, 0).second);
@@ -297,6 +330,10 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   }
   if (event == "communication") {
     return records.communications.emplace_back(read_record<CommunicationRecord>(place, json)).step;
+  }
+  if (event == "warning") {
+    const int64_t at = records.warnings.emplace_back(read_record<WarningRecord>(place, json)).step;
+    return at == 0 ? kAfterAllSteps : at;
   }
   if (event == "end") {
     records.end = read_record<EndRecord>(place, json);
@@ -363,6 +400,7 @@ std::string to_json(const EvalRecord& record) {
 }
 std::string to_json(const DiagnoseRecord& record) { return to_line(to_json_object("diagnose", record)); }
 std::string to_json(const CommunicationRecord& record) { return to_line(to_json_object("communication", record)); }
+std::string to_json(const WarningRecord& record) { return to_line(to_json_object("warning", record)); }
 std::string to_json(const EndRecord& record) { return to_line(to_json_object("end", record)); }
 
 RunRecords read_run_records(const std::filesystem::path& path) {
@@ -417,6 +455,7 @@ void MetricsLog::append(const StepRecord& record) { append_line(to_json(record))
 void MetricsLog::append(const EvalRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const DiagnoseRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const CommunicationRecord& record) { append_line(to_json(record)); }
+void MetricsLog::append(const WarningRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const EndRecord& record) { append_line(to_json(record)); }
 
 void MetricsLog::flush() {

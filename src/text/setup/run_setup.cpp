@@ -345,6 +345,9 @@ RunSetup set_up_run(TrainConfig& config) {
   setup.test_texts = readable_texts(data.test);
   setup.dev_words = std::move(data.dev.words);
   setup.test_words = std::move(data.test.words);
+  setup.dev_places = std::move(data.dev.places);
+  setup.test_places = std::move(data.test.places);
+  setup.reads_pairs = !data.train.text_pairs.empty();
   int64_t truncated = 0, lost = 0, read = 0;
   for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
     truncated += part->truncated;
@@ -370,6 +373,7 @@ RunSetup set_up_run(TrainConfig& config) {
   setup.task->describe(*model_config);
   model_config->window_pooling = config.window == "none" ? "" : config.window;
   model_config->window_stride = config.stride;
+  model_config->reads_pairs = setup.reads_pairs;
   setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, device, setup.notes);
   freeze(config, *setup.model, setup.notes);

@@ -47,6 +47,8 @@ struct EvalRecord {
   std::vector<std::pair<std::string, double>> metrics = {};  ///< by name, in their order; members of the line itself
   double seconds = 0;                                        ///< wall time of the evaluation
   bool is_final = false;  ///< of the model that the run keeps, after the last step; written, as "final", only if so
+  std::vector<std::string> never_predicted = {};  ///< as of Evaluation; written only if there are any
+  std::optional<double> majority_baseline = {};   ///< as of Evaluation; written only if there is one
 };
 
 /// What `--diagnose` found out at a step.
@@ -60,6 +62,16 @@ struct DiagnoseRecord {
   double recommended_scale = 0;           ///< of "gradients", and of "cause" where the scale is to blame
   std::string text;                       ///< for people, of several lines
   std::vector<GradientExponents> groups;  ///< of "gradients", by part of the model
+};
+
+/// A problem of the run, for its user.
+struct WarningRecord {
+  int64_t step = 0;  ///< at which it showed; 0: known at the end of the run, and dropped when the run is extended
+  /// "diverged": the loss is inf, NaN or far above its start. "loss_rises": the training loss rose. "overfits": the
+  /// loss on dev rose while that of training fell. "never_predicted": labels of dev texts that the kept model predicts
+  /// for none. "majority_baseline": its accuracy on dev is not above that of the most frequent label.
+  std::string kind;
+  std::string text;  ///< one line: what is wrong, where, what to do
 };
 
 /// What the main rank of several exchanged with the others, up to `step`.
@@ -90,6 +102,7 @@ struct RunRecords {
   std::vector<EvalRecord> evals;
   std::vector<DiagnoseRecord> diagnoses;
   std::vector<CommunicationRecord> communications;
+  std::vector<WarningRecord> warnings;
   std::optional<EndRecord> end;  ///< the last one, when a file holds several
   int64_t unknown_events = 0;    ///< lines with an `event` this version does not know; they are passed over
 };
@@ -101,6 +114,7 @@ std::string to_json(const StepRecord& record);
 std::string to_json(const EvalRecord& record);
 std::string to_json(const DiagnoseRecord& record);
 std::string to_json(const CommunicationRecord& record);
+std::string to_json(const WarningRecord& record);
 std::string to_json(const EndRecord& record);
 
 /// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are passed over, so
@@ -139,6 +153,7 @@ class MetricsLog {
   void append(const EvalRecord& record);
   void append(const DiagnoseRecord& record);
   void append(const CommunicationRecord& record);
+  void append(const WarningRecord& record);
   void append(const EndRecord& record);
 
   /// From then on what was appended survives the death of the machine, too.
