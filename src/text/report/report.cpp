@@ -372,10 +372,14 @@ std::string render_settings(const ReportInput& input) {
   return section("Settings", "<div class=\"card\">" + body + "</div>");
 }
 
+std::string code_block(const std::string& name, const std::string& text) {
+  return scroll_region(name, "scroll") + "<pre>" + escape_html(text) + "</pre></div>\n";
+}
+
 std::string render_commands(const ReportInput& input) {
   std::string body;
   for (const auto& [purpose, command] : input.commands) {
-    body += fmt::format("<h3>{}</h3><pre tabindex=\"0\">{}</pre>\n", escape_html(purpose), escape_html(command));
+    body += "<h3>" + escape_html(purpose) + "</h3>" + code_block(purpose, command);
   }
   return body.empty() ? "" : section("Commands", "<div class=\"card\">" + body + "</div>");
 }
@@ -444,8 +448,8 @@ std::string render_quality(const ReportInput& input) {
     add("Calibration", render_chart(calibration_chart(input.calibration)));
   }
   if (!input.evaluation_report.empty()) {
-    add("Classification report", card("<details><summary>As text</summary><pre tabindex=\"0\">" +
-                                      escape_html(input.evaluation_report) + "</pre></details>"));
+    add("Classification report", card("<details><summary>As text</summary>" + code_block("Classification report", input.evaluation_report) +
+                                      "</details>");
   }
   const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
   return parts.empty() ? "" : section("Quality" + of, "\n<div class=\"quality\">\n" + parts + "</div>\n");

@@ -154,7 +154,10 @@ namespace {
 using Counts = std::vector<std::pair<std::string, int64_t>>;
 
 /// The counts with bars, the largest as wide as its cell.
-std::string count_table(const std::string& name, const Counts& counts, const std::string& of) {
+std::string count_table(const std::string& title,
+                        const std::string& name,
+                        const Counts& counts,
+                        const std::string& of) {
   int64_t most = 1, all = 0;
   for (const auto& [_, count] : counts) {
     most = std::max(most, count);
@@ -166,8 +169,8 @@ std::string count_table(const std::string& name, const Counts& counts, const std
             bar_cell(static_cast<double>(count) / static_cast<double>(most), format_count(count)) + "<td>" +
             format_share(static_cast<double>(count) / static_cast<double>(std::max<int64_t>(all, 1))) + "</td></tr>\n";
   }
-  return "<section>" + scroll_region(name) + table_head({name, of, "share"}, "pairs labels wide") + rows +
-         "</tbody></table></div></section>\n";
+  return "<section><h3>" + title + "</h3>" + scroll_region(title) +
+         table_head({name, of, "share"}, "pairs labels wide") + rows + "</tbody></table></div></section>\n";
 }
 
 /// In at most twelve classes of equal width.
@@ -200,8 +203,9 @@ std::string render_training_data(const ReportInput& input) {
     labels.resize(kMostLabels);
   }
   std::string tables;
-  if (!labels.empty()) tables += count_table("label", labels, "training texts");
-  if (!input.train_lengths.empty()) tables += count_table("tokens of a text", histogram(input.train_lengths), "texts");
+  if (!labels.empty()) tables += count_table("Training labels", "label", labels, "texts");
+  if (!input.train_lengths.empty())
+    tables += count_table("Text lengths", "tokens", histogram(input.train_lengths), "texts");
   return tables.empty() ? "" : section("Training data", body + "<div class=\"columns\">\n" + tables + "</div>");
 }
 
