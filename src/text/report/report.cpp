@@ -448,8 +448,8 @@ std::string render_quality(const ReportInput& input) {
     add("Calibration", render_chart(calibration_chart(input.calibration)));
   }
   if (!input.evaluation_report.empty()) {
-    add("Classification report", card("<details><summary>As text</summary>" + code_block("Classification report", input.evaluation_report) +
-                                      "</details>");
+    add("Classification report", card("<details><summary>As text</summary>" +
+                                      code_block("Classification report", input.evaluation_report) + "</details>"));
   }
   const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
   return parts.empty() ? "" : section("Quality" + of, "\n<div class=\"quality\">\n" + parts + "</div>\n");
