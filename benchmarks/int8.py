@@ -81,7 +81,7 @@ def main():
         folder = Path(name)
         make_data(folder / "data", texts)
         for model, path in make_models(folder, options.quick).items():
-            said = support.run(support.PROGRAM, "quantize", "--model", path, "--data", folder / "data/labels.jsonl", "--max-loss", 100).stdout
+            said = support.run(support.PROGRAM, "check-int8", "--model", path, "--data", folder / "data/labels.jsonl", "--max-loss", 100).stdout
             labels = {way: run(path, folder / "data/labels.jsonl")[1] for way, run in ways.items()}
             speeds = {way: [] for way in ways}
             for _ in range(rounds):
@@ -93,7 +93,7 @@ def main():
             best = max(statistics.median(speeds[way]) for way in ways if way in ("mezzo fp32", "mezzo bf16"))
             ratio = statistics.median(speeds["mezzo int8"]) / best
             parts.append(f"## {model}\n\n{support.table(['', 'texts/s', 'labels as fp32'], rows)}\n\n"
-                         f"int8 is {ratio:.2f} times as fast as the faster of mezzo's others. `mezzo quantize`: {said.splitlines()[0]}.")
+                         f"int8 is {ratio:.2f} times as fast as the faster of mezzo's others. `mezzo check-int8`: {said.splitlines()[0]}.")
     about = (f"{texts} fortunes of up to {MAX_LENGTH} tokens, tokenizing included, start and loading not; {threads} threads; {rounds} rounds in "
              f"turn. Labels are of the {len(exact)} texts that the models were not trained on; BERT-base has random weights, so its labels are as "
              "close to each other as chance.")

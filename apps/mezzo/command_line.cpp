@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -89,37 +88,6 @@ UsageError with_help(const std::string& message, const std::string& program) {
   return UsageError(fmt::format("{}{} {} --help", message, message.ends_with('?') ? " See" : "; see", program));
 }
 
-/// CLI11 takes the argument after `--flag=` for its value.
-void give_empty_values(std::vector<std::string>& arguments) {
-  std::vector<std::string> apart;
-  for (std::string& argument : arguments) {
-    const bool is_empty =
-        argument.starts_with("--") && argument.ends_with('=') && argument.find('=') + 1 == argument.size();
-    if (is_empty) argument.pop_back();
-    apart.push_back(std::move(argument));
-    if (is_empty) apart.emplace_back();
-  }
-  arguments = std::move(apart);
-}
-
-/// A flag that takes several values stands there once, with one at least: of any other flag the last place counts, and
-/// here that would drop files without a word. (CLI11 takes the next flag for a value.)
-void check_lists(const std::vector<std::string>& arguments, const CLI::App& command) {
-  std::set<std::string> seen;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string flag = arguments[i].substr(0, arguments[i].find('='));
-    const CLI::Option* option = flag.starts_with("--") ? command.get_option_no_throw(flag) : nullptr;
-    if (option == nullptr || option->get_expected_max() <= 1) continue;
-    if (!seen.insert(flag).second) {
-      throw UsageError(fmt::format("{} stands there twice; pass all of its files behind one", flag));
-    }
-    const bool is_last = i + 1 == arguments.size();
-    if (flag == arguments[i] && (is_last || arguments[i + 1].starts_with("--"))) {
-      throw UsageError(fmt::format("{} needs a value", flag));
-    }
-  }
-}
-
 /// An empty value is mostly a variable of a script that was never set. Only a text may be empty.
 void check_not_empty(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
@@ -127,19 +95,6 @@ void check_not_empty(const CLI::App& command) {
     const bool is_text = option->get_name() == "--text" || option->get_name() == "--text-pair";
     if (!values.empty() && values.back().empty() && option->get_expected_max() > 0 && !is_text) {
       throw UsageError(fmt::format("{} is empty; give it a value, or leave it out", option->get_name()));
-    }
-  }
-}
-
-/// CLI11 takes a number for a switch, too.
-void check_switches(const CLI::App& command, const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    const size_t sign = argument.find('=');
-    const CLI::Option* option =
-        sign != std::string::npos ? command.get_option_no_throw(argument.substr(0, sign)) : nullptr;
-    const std::string value = option != nullptr ? argument.substr(sign + 1) : "";
-    if (option != nullptr && option->get_expected_max() == 0 && value != "true" && value != "false") {
-      throw UsageError(fmt::format("{} is '{}'; pass it alone, or true or false", option->get_name(), value));
     }
   }
 }
@@ -195,13 +150,11 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
     throw with_help(fmt::format("'{}' is no command{}{}", first, meant.empty() ? "" : ".", meant), "mezzo");
   }
   const auto launched = take_launched_command(arguments, app);
-  if (command != nullptr) arguments = in_own_names(arguments, *command);
-  expand_config_file(arguments, app);
   if (command != nullptr) {
-    check_switches(*command, arguments);
-    check_lists(arguments, *command);
+    arguments = in_own_names(arguments, *command);
+    expand_config_file(arguments, app);
+    arguments = in_own_names(arguments, *command);
   }
-  give_empty_values(arguments);
   arguments.insert(arguments.end(), launched.begin(), launched.end());
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {

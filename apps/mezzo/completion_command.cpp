@@ -66,7 +66,7 @@ _mezzo() {{
   [[ $cur != = ]] || cur= # of --flag=value
   [[ $prev != = ]] || prev=${{COMP_WORDS[COMP_CWORD - 2]}}
   if ((COMP_CWORD == at)); then
-    words='{1} --help --version'
+    words='{1} --help --help-all --version'
   else
     case $command:$prev in
 {2}    *) case $command:$cur in

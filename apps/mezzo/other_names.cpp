@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -120,7 +121,10 @@ bool has_option(const CLI::App& command, std::string_view argument) {
   return command.get_option_no_throw(std::string(argument.substr(0, argument.find('=')))) != nullptr;
 }
 
-const OtherName* find_other_name(const CLI::App& command, std::string_view name) {
+/// @param flag  with its dashes
+const OtherName* find_other_name(const CLI::App& command, std::string_view flag) {
+  if (!flag.starts_with("--")) return nullptr;
+  const std::string_view name = flag.substr(2);
   const auto& names = all_other_names();
   const auto found = std::ranges::find(names, name, &OtherName::name);
   if (found == names.end()) return nullptr;
@@ -138,57 +142,68 @@ void note(const CLI::App& command, const std::string& text) {
   std::fputs(fmt::format("mezzo {}: {}\n", command.get_name(), text).c_str(), stderr);
 }
 
-bool is_true(const std::string& value) { return value == "True" || value == "true"; }
-bool is_false(const std::string& value) { return value == "False" || value == "false"; }
-
 }  // namespace
 
 Arguments in_own_names(const Arguments& arguments, const CLI::App& command) {
   Arguments result;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    const size_t equals = std::min(argument.find('='), argument.size());
-    std::string name = argument.substr(0, equals);
-    if (!name.starts_with("--") || name.size() == 2) {
-      result.push_back(argument);
-      continue;
-    }
+    const size_t equals = argument.find('=');
+    const std::string given = argument.substr(0, equals);
+    std::string name = given;
     std::ranges::replace(name, '_', '-');
-    const CLI::Option* own = command.get_option_no_throw(name);
-    const OtherName* other = own == nullptr ? find_other_name(command, std::string_view(name).substr(2)) : nullptr;
+    const CLI::Option* own = name.starts_with("--") && name.size() > 2 ? command.get_option_no_throw(name) : nullptr;
+    const OtherName* other = own == nullptr ? find_other_name(command, name) : nullptr;
     if (own == nullptr && other == nullptr) {
       result.push_back(argument);
       continue;
     }
     if (other != nullptr && other->meaning.empty()) {
-      throw UsageError(fmt::format("{} is no option of mezzo {}; {}", argument.substr(0, equals), command.get_name(),
-                                   other->advice));
+      throw UsageError(fmt::format("{} is no option of mezzo {}; {}", given, command.get_name(), other->advice));
     }
-    std::string value = argument.substr(equals);  // with the sign in front, if there is one
     const bool is_switch = other != nullptr ? !takes_value(*other) : own->get_expected_max() == 0;
-    if (value.empty() && i + 1 < arguments.size()) {
-      const std::string& next = arguments[i + 1];
-      const bool has_value = is_switch ? next == "True" || next == "False" : other != nullptr;
-      if (has_value) value = "=" + arguments[++i];
+    std::optional<std::string> value;
+    const bool has_next = i + 1 < arguments.size();
+    const bool takes_next =
+        has_next && (is_switch ? arguments[i + 1] == "True" || arguments[i + 1] == "False" : other != nullptr);
+    if (equals != std::string::npos) {
+      value = argument.substr(equals + 1);
+    } else if (takes_next) {
+      value = arguments[++i];
     }
-    if (is_switch && is_false(value.substr(value.empty() ? 0 : 1))) continue;
-    if (is_switch && !value.empty() && is_true(value.substr(1))) value.clear();
+    if (is_switch && value) {
+      const bool is_on = value == "true" || value == "True";
+      if (!is_on && value != "false" && value != "False") {
+        throw UsageError(fmt::format("{} is '{}'; pass it alone, or true or false", given, *value));
+      }
+      if (!is_on) continue;
+      value.reset();
+    }
+    const bool takes_several = own != nullptr && own->get_expected_max() > 1;
+    if (takes_several && std::ranges::count(result, name) > 0) {  // else only the last place would count
+      throw UsageError(fmt::format("{} stands there twice; pass all of its files behind one", name));
+    }
+    const bool lacks_value = !value && (!has_next || arguments[i + 1].starts_with("--"));
+    if (lacks_value && (takes_several || (other != nullptr && !is_switch))) {  // CLI11 would take the next flag for it
+      throw UsageError(fmt::format("{} needs a value", given));
+    }
     if (other == nullptr) {
-      result.push_back(name + value);
+      // CLI11 takes the argument behind an empty `--flag=` for its value.
+      const bool is_apart = takes_several || (value && value->empty());
+      result.push_back(value && !is_apart ? name + "=" + *value : name);
+      if (value && is_apart) result.push_back(*value);
       continue;
     }
-    if (!is_switch && value.empty()) throw UsageError(argument + " needs a value");
-    if (!value.empty()) value.erase(0, 1);
-    if (other->convert != nullptr) value = other->convert(value);
-    Arguments own_names;
+    if (value && other->convert != nullptr) value = other->convert(*value);
+    Arguments meaning;
     for (const std::string_view word : other->meaning) {
-      own_names.push_back(fmt::format(fmt::runtime(word), value));
+      meaning.push_back(fmt::format(fmt::runtime(word), value.value_or("")));
     }
     if (other->is_old) {
       note(command,
-           fmt::format("{} is {} now; the next version will not know the old name", name, fmt::join(own_names, " ")));
+           fmt::format("{} is {} now; the next version will not know the old name", name, fmt::join(meaning, " ")));
     }
-    std::ranges::move(own_names, std::back_inserter(result));
+    std::ranges::move(in_own_names(meaning, command), std::back_inserter(result));
   }
   return result;
 }
@@ -196,7 +211,8 @@ Arguments in_own_names(const Arguments& arguments, const CLI::App& command) {
 Arguments other_names(const CLI::App& command) {
   Arguments names;
   for (const OtherName& other : all_other_names()) {
-    if (find_other_name(command, other.name) != nullptr) names.push_back(fmt::format("--{}", other.name));
+    const std::string flag = fmt::format("--{}", other.name);
+    if (find_other_name(command, flag) != nullptr) names.push_back(flag);
   }
   return names;
 }

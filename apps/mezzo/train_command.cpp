@@ -159,8 +159,7 @@ int run_train(TrainFlags& flags) {
 void add_recipe(CLI::App& app, TrainFlags& flags) {
   CLI::Option* option = app.add_option_function<std::string>(
       "--recipe", [&flags](const std::string& name) { as_usage([&] { text::apply_recipe(flags.config, name); }); },
-      "settings to start from; all others win over them; reference: 1 epoch, constant 3e-5, 128 tokens, no warmup, no "
-      "clipping, an evaluation every 50 steps");
+      "defaults to start from; reference: 1 epoch, constant 3e-5, 128 tokens, no clipping");
   option->group("Recipe")->default_str("default");
   notes_of(option).choices = text::recipe_names();
 }

@@ -83,6 +83,7 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
     read_one_of("window_pooling", config.window_pooling, {"mean", "max"});
     read("window_stride", config.window_stride, 0);
   }
+  if (json("reads_pairs") != nullptr) read_flag("reads_pairs", config.reads_pairs.emplace());
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
                     config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
   TORCH_CHECK_VALUE(config.pad_token_id < config.vocab_size, at("pad_token_id"), "is ", config.pad_token_id,
@@ -169,6 +170,7 @@ void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) 
     json["window_pooling"] = config.window_pooling;
     json["window_stride"] = config.window_stride;
   }
+  if (config.reads_pairs) json["reads_pairs"] = *config.reads_pairs;
   json["id2label"] = std::move(id2label);
   json["label2id"] = std::move(label2id);
 }

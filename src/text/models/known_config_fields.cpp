@@ -47,6 +47,7 @@ constexpr KnownField kOfAll[] = {
     {"prefix", kNoEffect},
     {"problem_type", kRead},
     {"pruned_heads", kOnly, "[{}]"},
+    {"reads_pairs", kRead},
     {"quantization_config", kOnly, "[]", "; its weights are quantized. Use the model from before its quantization"},
     {"return_dict", kNoEffect},
     {"sep_token_id", kNoEffect},

@@ -37,9 +37,7 @@ double share(int64_t part, int64_t whole) {
   return whole > 0 ? std::clamp(static_cast<double>(part) / static_cast<double>(whole), 0.0, 1.0) : 0.0;
 }
 
-std::string percent(int64_t part, int64_t whole) {
-  return whole > 0 ? fmt::format("{:.0f}%", 100 * share(part, whole)) : "–";
-}
+std::string percent(int64_t part, int64_t whole) { return whole > 0 ? format_share(share(part, whole)) : "–"; }
 
 std::string render_cell(const Counts& counts, const std::vector<std::string>& names, size_t row, size_t column) {
   const int64_t count = counts[row][column];
@@ -115,9 +113,7 @@ std::vector<Confusion> commonest(const Counts& counts, size_t most) {
 std::string render_confusions(const std::vector<Confusion>& confusions,
                               const Counts& counts,
                               const std::vector<std::string>& names) {
-  std::string out =
-      "<table class=\"pairs\"><thead><tr><th scope=\"col\">true</th><th scope=\"col\">predicted</th>"
-      "<th scope=\"col\">times</th><th scope=\"col\">of the label</th></tr></thead><tbody>\n";
+  std::string out = table_head({"true", "predicted", "times", "of the label"});
   for (const Confusion& confusion : confusions) {
     out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", name_of(names, confusion.row),
                        name_of(names, confusion.column), format_count(confusion.count),
@@ -150,31 +146,23 @@ std::string render_most_confused(const Counts& counts, const std::vector<std::st
 
 std::string render_labels(const Counts& counts, const std::vector<std::string>& label_names) {
   std::vector<LabelQuality> labels;
-  int64_t all = 0, right = 0;
+  int64_t all = 0;
   for (size_t label = 0; label < counts.size(); ++label) {
     labels.push_back({label, row_total(counts, label), column_total(counts, label), counts[label][label]});
     all += labels.back().support;
-    right += labels.back().right;
   }
   if (all == 0) {
     return "";
   }
-  const auto largest = std::ranges::max_element(labels, {}, &LabelQuality::support);
-  std::string out =
-      fmt::format("<p class=\"unit\">Right: {:.1f} %. Always {}, the commonest label, would be right for {:.1f} %.</p>",
-                  100 * share(right, all), name_of(label_names, largest->label), 100 * share(largest->support, all));
+  std::string out;
   if (labels.size() > kMostLabels) {
     std::ranges::stable_sort(labels, {}, &LabelQuality::f1);
     labels.resize(kMostLabels);
     out += fmt::format("<p class=\"unit\">The {} labels of the lowest F1.</p>", kMostLabels);
   }
-  out += scroll_region("Labels", "scroll") +
-         "<table class=\"pairs labels\"><thead><tr><th scope=\"col\">label</th>"
-         "<th scope=\"col\">support</th><th scope=\"col\">precision</th><th scope=\"col\">recall</th>"
-         "<th scope=\"col\">F1</th></tr></thead><tbody>\n";
-  const auto bar = [](double value) {
-    return fmt::format("<td class=\"bar\" style=\"--w:{:.1f}%\">{:.2f}</td>", 100 * value, value);
-  };
+  out +=
+      scroll_region("Labels", "scroll") + table_head({"label", "support", "precision", "recall", "F1"}, "pairs labels");
+  const auto bar = [](double value) { return bar_cell(value, format_share(value)); };
   for (const LabelQuality& label : labels) {
     out += "<tr><th scope=\"row\">" + name_of(label_names, label.label) + "</th><td>" + format_count(label.support) +
            "</td>" + bar(label.precision()) + bar(label.recall()) + bar(label.f1()) + "</tr>\n";

@@ -91,9 +91,7 @@ Chart exponent_chart(const DiagnoseRecord& gradients, const GradientExponents& t
   return chart;
 }
 
-std::string percent(double share) {
-  return share > 0 && share < 1e-4 ? "< 0.01 %" : fmt::format("{:.2f} %", 100 * share);
-}
+std::string percent(double share) { return share > 0 && share < 1e-3 ? "< 0.1 %" : format_share(share); }
 
 /// A sentence of what speaks against the scale, if anything.
 std::string objection_to(const DiagnoseRecord& gradients) {
@@ -108,14 +106,11 @@ std::string objection_to(const DiagnoseRecord& gradients) {
 
 std::string render_groups(const DiagnoseRecord& gradients) {
   const std::string objection = objection_to(gradients);
-  std::string out = fmt::format(
-      "{}<p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>"
-      "<table class=\"pairs\"><thead><tr><th scope=\"col\">gradients of</th><th scope=\"col\">largest</th><th "
-      "scope=\"col\">zero</th><th scope=\"col\">lost unscaled</th>"
-      "<th scope=\"col\">lost at this scale</th><th scope=\"col\">subnormal</th><th scope=\"col\">doublings to "
-      "65504</th></tr></thead><tbody>\n",
-      scroll_region("Gradients"), format_number(gradients.loss_scale), format_number(gradients.recommended_scale),
-      objection);
+  std::string out =
+      fmt::format("{}<p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>{}", scroll_region("Gradients"),
+                  format_number(gradients.loss_scale), format_number(gradients.recommended_scale), objection,
+                  table_head({"gradients of", "largest", "zero", "lost unscaled", "lost at this scale", "subnormal",
+                              "doublings to 65504"}));
   for (const GradientExponents& group : gradients.groups) {
     const auto all = static_cast<double>(group.nonzero() + group.zeros + group.non_finite);
     const double scale = gradients.loss_scale > 0 ? gradients.loss_scale : 1;
@@ -124,7 +119,7 @@ std::string render_groups(const DiagnoseRecord& gradients) {
                        escape_html(group.name), format_number(group.largest),
                        percent(all > 0 ? static_cast<double>(group.zeros) / all : 0), percent(group.share_lost(1)),
                        percent(group.share_underflowed(scale)), percent(group.share_subnormal(scale)),
-                       std::isfinite(headroom) ? fmt::format("{:.1f}", headroom) : "–");
+                       std::isfinite(headroom) ? format_number(headroom) : "–");
   }
   return out + "</tbody></table></div>\n";
 }
@@ -161,13 +156,13 @@ std::string render_diagnoses(const Diagnoses& diagnoses) {
   if (diagnoses.empty()) {
     return "";
   }
-  std::string out = "<section><h2>Numerical diagnosis</h2>\n";
+  std::string out;
   if (const DiagnoseRecord* gradients = last_gradients(diagnoses)) {
     const auto total = total_of(gradients->groups);
     out += "<div class=\"charts\">" + render_chart(exponent_chart(*gradients, total)) +
            render_chart(scale_chart(total)) + "</div>\n" + render_groups(*gradients);
   }
-  return out + render_findings(diagnoses) + "</section>\n";
+  return section("Numerical diagnosis", out + render_findings(diagnoses));
 }
 
 }  // namespace mezzo::text

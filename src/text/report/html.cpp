@@ -1,5 +1,9 @@
 #include "text/report/html.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "text/io/utf8.h"
 #include "text/report/report_style.h"
 
@@ -37,6 +41,38 @@ std::string scroll_region(std::string_view name, std::string_view classes) {
   return "<div class=\"" + std::string(classes) + "\" tabindex=\"0\" role=\"region\" aria-label=\"" +
          escape_html(name) + "\">";
 }
+
+std::string section(std::string_view title, const std::string& body) {
+  if (body.empty()) return "";
+  std::string id;
+  for (const char c : title.substr(0, title.find(" of "))) id += c == ' ' ? '-' : c;
+  return fmt::format("<section id=\"{}\"><h2>{}</h2>{}</section>\n", id, title, body);
+}
+
+std::string contents(std::string_view body) {
+  constexpr std::string_view kId = "<section id=\"";
+  std::string links;
+  for (size_t at = body.find(kId); at != std::string_view::npos; at = body.find(kId, at)) {
+    at += kId.size();
+    const std::string id(body.substr(at, body.find('"', at) - at));
+    std::string name = id;
+    std::ranges::replace(name, '-', ' ');
+    links += fmt::format("<a href=\"#{}\">{}</a>\n", id, name);
+  }
+  return "<nav aria-label=\"Contents\">\n" + links + "</nav>\n";
+}
+
+std::string table_head(const std::vector<std::string>& heads, std::string_view classes) {
+  std::string out = fmt::format("<table class=\"{}\"><thead><tr>", classes);
+  for (const std::string& head : heads) out += "<th scope=\"col\">" + escape_html(head) + "</th>";
+  return out + "</tr></thead><tbody>\n";
+}
+
+std::string bar_cell(double share, const std::string& text) {
+  return fmt::format("<td class=\"bar\" style=\"--w:{:.1f}%\">{}</td>", 100 * share, text);
+}
+
+std::string format_share(double share) { return share >= 0 && share <= 1 ? fmt::format("{:.1f} %", 100 * share) : "–"; }
 
 std::string render_page(std::string_view title, std::string_view body) {
   std::string page =

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mezzo::text {
 
@@ -14,6 +15,23 @@ std::string escape_html(std::string_view text);
 /// @param name  what it holds, plain text, for who does not see it
 /// @param classes  in whose style it is
 std::string scroll_region(std::string_view name, std::string_view classes = "card scroll");
+
+/// A section with its heading, to which contents() links; empty if `body` is.
+/// @param title  HTML
+std::string section(std::string_view title, const std::string& body);
+
+/// Links to the sections of a page.
+std::string contents(std::string_view body);
+
+/// The beginning of a table, up to its first row.
+/// @param heads  of the columns, plain text
+std::string table_head(const std::vector<std::string>& heads, std::string_view classes = "pairs");
+
+/// A cell with a bar of this share of its width behind `text`.
+std::string bar_cell(double share, const std::string& text);
+
+/// A share as people read it: "58.3 %"; "–" if it is no number from 0 to 1.
+std::string format_share(double share);
 
 /// A whole page in the report's style, which runs no script and loads nothing, whatever its texts are.
 /// @param title  of the window, plain text

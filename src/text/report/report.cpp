@@ -16,6 +16,7 @@
 #include "text/report/html.h"
 #include "text/report/run_sections.h"
 #include "text/report/svg_chart.h"
+#include "text/words/printable.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
@@ -183,11 +184,11 @@ std::string render_curves(const ReportInput& input) {
       single_chart("Tokens per second", "without padding", noisy_series("tokens/s", steps, [](const StepRecord& step) {
                      return rate(static_cast<double>(step.tokens), step);
                    })));
-  std::string out = "<section><h2>Training</h2><div class=\"charts\">\n";
+  std::string out = "<div class=\"charts\">\n";
   for (const Chart& chart : charts) {
     out += render_chart(chart);
   }
-  return out + "</div></section>\n";
+  return section("Training", out + "</div>");
 }
 
 // ---- Headline
@@ -198,19 +199,12 @@ struct Number {
   std::string detail;
 };
 
-std::string format_share(double share) { return share >= 0 && share <= 1 ? fmt::format("{:.2f} %", 100 * share) : "–"; }
-
 std::string format_bytes(int64_t bytes) {
   return bytes < 1000000000 ? fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6)
                             : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-std::string format_rate(double value) {
-  if (!std::isfinite(value)) {
-    return "–";
-  }
-  return std::abs(value) < 1000 ? fmt::format("{:.1f}", value) : format_number(std::round(value));
-}
+std::string format_rate(double value) { return std::isfinite(value) ? format_number(value) : "–"; }
 
 template <class Value>
 double total_of(const Steps& steps, Value StepRecord::* value) {
@@ -240,6 +234,37 @@ std::string as_heading(std::string title) {
   return title;
 }
 
+/// Of the share `right` of `all` texts, at 95 %.
+/// @see Wilson, Probable inference, the law of succession, and statistical inference (1927)
+std::pair<double, double> wilson_interval(int64_t right, int64_t all) {
+  constexpr double z = 1.959963984540054;  // the normal distribution's quantile at 0.975
+  const auto n = static_cast<double>(all);
+  const double p = static_cast<double>(right) / n, z2 = z * z / n;
+  const double middle = p + z2 / 2, half = z * std::sqrt(p * (1 - p) / n + z2 / (4 * n));
+  return {std::max((middle - half) / (1 + z2), 0.0), std::min((middle + half) / (1 + z2), 1.0)};
+}
+
+/// Accuracy means more beside its interval, and beside the accuracy of always giving the most frequent label.
+void add_baseline(std::vector<Number>& numbers, size_t accuracy, const ReportInput& input) {
+  const auto& matrix = input.confusion_matrix;
+  int64_t all = 0, right = 0, most = 0;
+  size_t majority = 0;
+  for (size_t label = 0; label < matrix.size(); ++label) {
+    const int64_t texts = std::accumulate(matrix[label].begin(), matrix[label].end(), int64_t{0});
+    if (texts > most) majority = label;
+    most = std::max(most, texts);
+    all += texts;
+    right += matrix[label][label];
+  }
+  if (all == 0) return;
+  const auto [low, high] = wilson_interval(right, all);
+  numbers[accuracy].detail = fmt::format("95 % interval: {} to {}", format_share(low), format_share(high));
+  const std::string name = majority < input.label_names.size() ? input.label_names[majority] : std::to_string(majority);
+  numbers.insert(numbers.begin() + static_cast<ptrdiff_t>(accuracy) + 1,
+                 {"Majority baseline", format_share(static_cast<double>(most) / static_cast<double>(all)),
+                  "accuracy of always " + std::string(truncate_to_width(printable(name), 40))});
+}
+
 void add_quality(std::vector<Number>& numbers, const ReportInput& input) {
   const EvalRecord* eval = telling_eval(input);
   if (eval == nullptr) {
@@ -253,6 +278,10 @@ void add_quality(std::vector<Number>& numbers, const ReportInput& input) {
   details.resize(std::max(details.size(), input.metrics.size()));
   for (size_t i = 0; i < input.metrics.size(); ++i) {
     numbers.push_back({split + " " + input.metrics[i].title, format_metric(*eval, input.metrics[i]), details[i]});
+  }
+  const auto accuracy = std::ranges::find(input.metrics, "accuracy", &MetricInfo::name);
+  if (eval->is_final && accuracy != input.metrics.end()) {
+    add_baseline(numbers, static_cast<size_t>(accuracy - input.metrics.begin()), input);
   }
   if (input.best_step && !input.metrics.empty()) {
     const MetricInfo& first = input.metrics.front();
@@ -287,8 +316,8 @@ void add_skipped(std::vector<Number>& numbers, const Steps& steps) {
   const auto skipped = std::count_if(steps.begin(), steps.end(), [](const auto& step) { return step.skipped; });
   std::string detail = "no steps recorded";
   if (!steps.empty()) {
-    const double percent = 100.0 * static_cast<double>(skipped) / static_cast<double>(steps.size());
-    detail = (skipped > 0 && percent < 0.1 ? "under 0.1" : fmt::format("{:.1f}", percent)) + " % of " +
+    const double share = static_cast<double>(skipped) / static_cast<double>(steps.size());
+    detail = (skipped > 0 && share < 0.001 ? "under 0.1 %" : format_share(share)) + " of " +
              format_count(static_cast<long long>(steps.size()));
   }
   numbers.push_back({"Skipped steps", format_count(skipped), detail});
@@ -319,12 +348,13 @@ std::string render_rows(const Pairs& pairs) {
   return out + "</tbody>";
 }
 
-std::string render_pairs(const std::string& heading, const std::string& rows) {
-  return "<section><h2>" + heading + "</h2><div class=\"card\"><table class=\"pairs\">" + rows +
-         "</table></div></section>\n";
+std::string pairs_table(const Pairs& pairs) { return "<table class=\"pairs\">" + render_rows(pairs) + "</table>"; }
+
+std::string render_pairs(const std::string& heading, const Pairs& pairs) {
+  return pairs.empty() ? "" : section(heading, "<div class=\"card\">" + pairs_table(pairs) + "</div>");
 }
 
-/// Those that somebody chose come first.
+/// Those that somebody chose; the others are folded away.
 std::string render_settings(const ReportInput& input) {
   Pairs chosen, others;
   for (const auto& setting : input.settings) {
@@ -334,11 +364,24 @@ std::string render_settings(const ReportInput& input) {
   if (input.settings.empty()) {
     return "";
   }
-  const std::string between = chosen.empty() || others.empty()
-                                  ? ""
-                                  : "<tbody><tr><th colspan=\"2\" class=\"group\">By default</th></tr></tbody>";
-  return render_pairs(
-      "Settings", (chosen.empty() ? "" : render_rows(chosen)) + between + (others.empty() ? "" : render_rows(others)));
+  std::string body = chosen.empty() ? "" : pairs_table(chosen);
+  if (!others.empty()) {
+    body += fmt::format("<details><summary>{} by default</summary>{}</details>", counted(std::ssize(others), "setting"),
+                        pairs_table(others));
+  }
+  return section("Settings", "<div class=\"card\">" + body + "</div>");
+}
+
+std::string code_block(const std::string& name, const std::string& text) {
+  return scroll_region(name, "scroll") + "<pre>" + escape_html(text) + "</pre></div>\n";
+}
+
+std::string render_commands(const ReportInput& input) {
+  std::string body;
+  for (const auto& [purpose, command] : input.commands) {
+    body += "<h3>" + escape_html(purpose) + "</h3>" + code_block(purpose, command);
+  }
+  return body.empty() ? "" : section("Commands", "<div class=\"card\">" + body + "</div>");
 }
 
 std::string render_evaluations(const ReportInput& input) {
@@ -346,18 +389,15 @@ std::string render_evaluations(const ReportInput& input) {
   if (evals.empty()) {
     return "";
   }
-  std::string out = "<section><h2>Evaluations</h2>" + scroll_region("Evaluations");
+  std::string out = scroll_region("Evaluations");
   const size_t first = evals.size() - std::min(evals.size(), kMostEvaluations);
   if (first > 0) {
     out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());
   }
-  out +=
-      "<table class=\"pairs\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">split</th><th "
-      "scope=\"col\">loss</th>";
-  for (const MetricInfo& metric : input.metrics) {
-    out += "<th scope=\"col\">" + escape_html(metric.title) + "</th>";
-  }
-  out += "<th scope=\"col\">seconds</th></tr></thead><tbody>\n";
+  std::vector<std::string> heads = {"step", "split", "loss"};
+  for (const MetricInfo& metric : input.metrics) heads.push_back(metric.title);
+  heads.emplace_back("seconds");
+  out += table_head(heads);
   const EvalRecord* best = best_eval(input);
   for (size_t i = first; i < evals.size(); ++i) {
     const EvalRecord& eval = evals[i];
@@ -369,7 +409,7 @@ std::string render_evaluations(const ReportInput& input) {
     }
     out += fmt::format("<td>{}</td></tr>\n", format_rate(eval.seconds));
   }
-  return out + "</tbody></table></div></section>\n";
+  return section("Evaluations", out + "</tbody></table></div>");
 }
 
 /// Accuracy over confidence, beside what it would be if one told the other.
@@ -408,10 +448,11 @@ std::string render_quality(const ReportInput& input) {
     add("Calibration", render_chart(calibration_chart(input.calibration)));
   }
   if (!input.evaluation_report.empty()) {
-    add("Classification report", card("<pre>" + escape_html(input.evaluation_report) + "</pre>"));
+    add("Classification report", card("<details><summary>As text</summary>" +
+                                      code_block("Classification report", input.evaluation_report) + "</details>"));
   }
   const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
-  return parts.empty() ? "" : "<h2>Quality" + of + "</h2>\n<div class=\"quality\">\n" + parts + "</div>\n";
+  return parts.empty() ? "" : section("Quality" + of, "\n<div class=\"quality\">\n" + parts + "</div>\n");
 }
 
 std::string subtitle(const ReportInput& input) {
@@ -439,18 +480,19 @@ void check(const ReportInput& input) {
 
 std::string render_report(const ReportInput& input) {
   check(input);
-  const std::string title = escape_html(input.title);
   const std::string notice =
       input.notice.empty() ? "" : "<p class=\"card notice\">" + escape_html(input.notice) + "</p>\n";
+  const std::string body = render_commands(input) + render_curves(input) + render_skipped(input) +
+                           render_diagnoses(input.diagnoses) + render_quality(input) + render_evaluations(input) +
+                           render_time(input) + render_training_data(input) + render_notes(input) +
+                           "<div class=\"columns\">\n" + render_settings(input) +
+                           render_pairs("Environment", input.environment) + "</div>\n";
   return render_page(
       input.title + (input.when.empty() ? "" : ", " + input.when),
-      "<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" + notice + render_headline(input) +
-          render_curves(input) + render_skipped(input) + render_diagnoses(input.diagnoses) + render_quality(input) +
-          render_evaluations(input) + render_time(input) + render_notes(input) + "<div class=\"columns\">\n" +
-          render_settings(input) +
-          (input.environment.empty() ? "" : render_pairs("Environment", render_rows(input.environment))) +
-          "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values; a chart's are also below "
-          "it.</footer>\n");
+      "<h1>" + escape_html(input.title) + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" + notice +
+          render_warnings(input) + render_headline(input) + contents(body) + body +
+          "<footer>Made by mezzo. Hover over a curve or a cell for its values. The values of a chart are "
+          "also below it.</footer>\n");
 }
 
 }  // namespace mezzo::text

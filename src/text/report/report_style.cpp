@@ -5,13 +5,13 @@ namespace mezzo::text {
 const char* const kReportStyle = R"css(
 :root {
   color-scheme: light dark;
-  --page: #f5f6f8; --card: #fff; --ink: #1b2230; --muted: #667085; --line: #e2e5ea; --grid: #eceef2;
+  --page: #f5f6f8; --card: #fff; --ink: #1b2230; --muted: #667085; --line: #e2e5ea; --grid: #8d95a3;
   --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
   --c7: #6b57d6; --c8: #c2405f; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --page: #0e1218; --card: #161b23; --ink: #e6e9ef; --muted: #98a2b3; --line: #2a313c; --grid: #232a34;
+    --page: #0e1218; --card: #161b23; --ink: #e6e9ef; --muted: #98a2b3; --line: #2a313c; --grid: #6c7686;
     --c1: #6ba4ff; --c2: #ffad4d; --c3: #4fcf9f; --c4: #e58adb; --c5: #4cc4d8; --c6: #d3b25c;
     --c7: #a697ff; --c8: #ff8aa5; --bad: #ff7168; --hit: 47, 107, 222; --miss: 201, 92, 22;
   }
@@ -29,6 +29,8 @@ h3 { font-size: 15px; margin: 18px 0 8px; }
 h2 + .quality { margin-top: -8px; }
 .sub, .unit, footer { color: var(--muted); }
 .sub { margin: 4px 0 24px; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 20px 0 0; }
+a { color: var(--c1); }
 .headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; }
 .number, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
 .number { padding: 14px 16px; }
@@ -44,7 +46,7 @@ figcaption .unit { font-size: 13px; }
   content: ""; display: inline-block; width: 16px; height: 0; margin-right: 6px; vertical-align: middle;
   border-top: 2.5px solid currentColor; border-radius: 2px;
 }
-.key.thin::before { opacity: .4; border-top-width: 2px; }
+.key.thin::before { opacity: .66; border-top-width: 2px; }
 .key.dots::before { width: 8px; height: 8px; border: 0; background: currentColor; border-radius: 50%; }
 .key.marks::before { width: 0; height: 10px; border: 0; border-left: 2px solid var(--bad); }
 .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); } .c4 { color: var(--c4); }
@@ -53,10 +55,10 @@ svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font-size: 12px; fill: var(--muted); font-variant-numeric: tabular-nums; }
 svg .none { font-size: 15px; }
 svg path { fill: none; stroke: none; stroke-linecap: round; stroke-linejoin: round; }
-svg .grid { stroke: var(--grid); } svg .axis, svg .tick { stroke: var(--muted); opacity: .6; }
+svg .grid { stroke: var(--grid); stroke-dasharray: 1 5; } svg .axis, svg .tick { stroke: var(--muted); }
 svg .line { stroke: currentColor; stroke-width: 2; }
-svg .thin { stroke: currentColor; stroke-width: 1.1; opacity: .36; }
-svg .link { stroke: currentColor; stroke-width: 1.2; opacity: .5; }
+svg .thin { stroke: currentColor; stroke-width: 1.1; opacity: .66; }
+svg .link { stroke: currentColor; stroke-width: 1.2; opacity: .8; }
 svg .dot { fill: currentColor; stroke: var(--card); stroke-width: 1.5; }
 svg .few { fill: currentColor; }
 svg .dot:hover { r: 6px; }
@@ -67,6 +69,8 @@ svg .h:hover circle { opacity: 1; }
 .card { padding: 16px 18px; margin-bottom: 14px; break-inside: avoid; }
 .scroll { overflow-x: auto; }
 .scroll table { overflow-wrap: normal; }
+.scroll .pairs { width: max-content; min-width: 100%; }
+.scroll .text { max-width: min(60ch, 70vw); }
 .notice { margin: 0 0 14px; border-left: 4px solid var(--bad); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; text-align: left; }
@@ -77,7 +81,7 @@ th { font-weight: 600; text-align: left; }
 .confusion th { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .confusion tbody th { position: sticky; left: 0; background: var(--card); text-align: right; }
 .confusion .corner { font-size: 12px; color: var(--muted); vertical-align: bottom; }
-.confusion .zero { color: var(--muted); opacity: .55; }
+.confusion .zero { color: var(--muted); }
 .confusion .hit { background: rgba(var(--hit), var(--a, .08)); }
 .confusion .miss { background: rgba(var(--miss), var(--a)); }
 .confusion .hot { color: #fff; }
@@ -106,7 +110,6 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo
 .pairs tbody th { font-weight: 400; color: var(--muted); width: 42%; }
 .pairs thead th { color: var(--muted); font-size: 13px; }
 .pairs .best { font-weight: 650; }
-.pairs tbody .group { width: auto; padding-top: 14px; font-size: 13px; }
 .labels td { min-width: 84px; }
 .labels .bar { background: linear-gradient(90deg, rgba(var(--hit), .22) var(--w), transparent 0) content-box; }
 .pairs.wide tbody th { width: auto; }
@@ -115,7 +118,8 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo
 .notes { margin: 0; padding-left: 18px; }
 .bad { color: var(--bad); }
 details { font-size: 13px; color: var(--muted); padding: 4px; }
-summary { cursor: pointer; width: max-content; }
+details .pairs th, details .pairs td { text-align: left; white-space: normal; }
+summary { cursor: pointer; width: max-content; max-width: 100%; }
 summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--c1); outline-offset: 2px; border-radius: 3px; }
 details .scroll { max-height: 320px; overflow: auto; margin-top: 6px; }
 details table { font-size: 12px; }
@@ -134,7 +138,7 @@ footer { margin-top: 28px; font-size: 13px; }
 @media print {
   :root {
     color-scheme: light;
-    --page: #fff; --card: #fff; --ink: #000; --muted: #555; --line: #ccc; --grid: #e5e5e5;
+    --page: #fff; --card: #fff; --ink: #000; --muted: #555; --line: #ccc; --grid: #8d95a3;
     --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
     --c7: #6b57d6; --c8: #c2405f; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
   }

@@ -70,11 +70,9 @@ std::string render_time(const ReportInput& input) {
   auto sorted = steps;
   std::ranges::sort(sorted);
   const auto row = [&](const char* name, double seconds, const std::string& detail, const char* attributes = "") {
-    return fmt::format(
-        "<tr{}><th scope=\"row\">{}</th><td>{}</td><td class=\"bar\" style=\"--w:{:.1f}%\">{:.1f} %</td>"
-        "<td>{}</td></tr>\n",
-        attributes, name, seconds < 0.05 ? "0.0 s" : duration_in_words(seconds), 100 * seconds / all,
-        100 * seconds / all, detail);
+    return fmt::format("<tr{}><th scope=\"row\">{}</th><td>{}</td>{}<td>{}</td></tr>\n", attributes, name,
+                       seconds < 0.05 ? "0.0 s" : duration_in_words(seconds),
+                       bar_cell(seconds / all, format_share(seconds / all)), detail);
   };
   const auto part = [&](const char* name, double StepParts::* seconds, const std::string& detail) {
     double sum = 0;
@@ -91,14 +89,15 @@ std::string render_time(const ReportInput& input) {
     parts += row("rest of the steps", std::max(of_steps - of_parts, 0.0), "agreeing with other processes",
                  " class=\"part\"");
   }
-  return "<section><h2>Where the time went</h2>" + scroll_region("Where the time went") +
-         "<table class=\"pairs labels wide\"><tbody>\n" +
-         row("training steps", of_steps,
-             fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
-                         sorted[sorted.size() / 2], sorted.back())) +
-         parts + row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
-         row("all else", std::max(all - of_steps - of_evaluations, 0.0), "saving, records, progress, waiting") +
-         "</tbody></table></div></section>\n";
+  return section(
+      "Time",
+      scroll_region("Time") + "<table class=\"pairs labels wide\"><tbody>\n" +
+          row("training steps", of_steps,
+              fmt::format("{}, the median {} s, the longest {} s", counted(std::ssize(steps), "step"),
+                          format_number(sorted[sorted.size() / 2]), format_number(sorted.back()))) +
+          parts + row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
+          row("all else", std::max(all - of_steps - of_evaluations, 0.0), "saving, records, progress, waiting") +
+          "</tbody></table></div>");
 }
 
 std::string render_skipped(const ReportInput& input) {
@@ -117,27 +116,97 @@ std::string render_skipped(const ReportInput& input) {
   }
   const std::string some =
       count > kMostSkipped ? fmt::format("<p class=\"unit\">The first {} of {}.</p>", kMostSkipped, count) : "";
-  return "<section><h2>Skipped steps</h2>" + scroll_region("Skipped steps") + some +
-         "<table class=\"pairs wide\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">loss</th>"
-         "<th scope=\"col\">loss scale</th><th scope=\"col\">after</th><th "
-         "scope=\"col\">cause</th></tr></thead><tbody>\n" +
-         rows +
-         "</tbody></table></div><p class=\"unit\">Skipped steps leave the weights as they were. --diagnose names the "
-         "op "
-         "and the gradients that overflow.</p></section>\n";
+  return section("Skipped steps",
+                 scroll_region("Skipped steps") + some +
+                     table_head({"step", "loss", "loss scale", "after", "cause"}, "pairs wide") + rows +
+                     "</tbody></table></div><p class=\"unit\">Skipped steps leave the weights as they were. --diagnose "
+                     "names the op and the gradients that overflow.</p>");
+}
+
+namespace {
+
+constexpr std::string_view kWarning = "warning: ";
+
+}  // namespace
+
+std::string render_warnings(const ReportInput& input) {
+  std::string items;
+  const auto add = [&](std::string_view text) { items += "<li>" + escape_html(text) + "</li>\n"; };
+  for (const WarningRecord& warning : input.warnings) add(warning.text);
+  for (const std::string_view note : input.notes) {
+    if (note.starts_with(kWarning)) add(note.substr(kWarning.size()));
+  }
+  return items.empty() ? ""
+                       : "<div class=\"card notice\"><b class=\"bad\">Warnings</b><ul class=\"notes\">\n" + items +
+                             "</ul></div>\n";
 }
 
 std::string render_notes(const ReportInput& input) {
   std::string items;
   for (const std::string& note : input.notes) {
-    constexpr std::string_view kWarning = "warning: ";
-    const bool warns = note.starts_with(kWarning);
-    items += fmt::format("<li>{}{}</li>\n", warns ? "<b class=\"bad\">warning</b> " : "",
-                         escape_html(warns ? note.substr(kWarning.size()) : note));
+    if (!note.starts_with(kWarning)) items += "<li>" + escape_html(note) + "</li>\n";
   }
-  return items.empty() ? ""
-                       : "<section><h2>Data and model</h2><div class=\"card\"><ul class=\"notes\">\n" + items +
-                             "</ul></div></section>\n";
+  return items.empty() ? "" : section("Notes", "<div class=\"card\"><ul class=\"notes\">\n" + items + "</ul></div>");
+}
+
+namespace {
+
+using Counts = std::vector<std::pair<std::string, int64_t>>;
+
+/// The counts with bars, the largest as wide as its cell.
+std::string count_table(const std::string& title,
+                        const std::string& name,
+                        const Counts& counts,
+                        const std::string& of) {
+  int64_t most = 1, all = 0;
+  for (const auto& [_, count] : counts) {
+    most = std::max(most, count);
+    all += count;
+  }
+  std::string rows;
+  for (const auto& [what, count] : counts) {
+    rows += "<tr><th scope=\"row\">" + escape_html(what) + "</th>" +
+            bar_cell(static_cast<double>(count) / static_cast<double>(most), format_count(count)) + "<td>" +
+            format_share(static_cast<double>(count) / static_cast<double>(std::max<int64_t>(all, 1))) + "</td></tr>\n";
+  }
+  return "<section><h3>" + title + "</h3>" + scroll_region(title) +
+         table_head({name, of, "share"}, "pairs labels wide") + rows + "</tbody></table></div></section>\n";
+}
+
+/// In at most twelve classes of equal width.
+Counts histogram(const std::vector<int64_t>& lengths) {
+  constexpr int64_t kMostBins = 12;
+  const int64_t longest = std::ranges::max(lengths);
+  int64_t width = 1;
+  while (width * kMostBins <= longest) width *= 2;
+  Counts counts;
+  for (int64_t bin = 0; bin * width <= longest; ++bin) {
+    counts.emplace_back(width == 1 ? std::to_string(bin) : fmt::format("{} to {}", bin * width, (bin + 1) * width - 1),
+                        0);
+  }
+  for (const int64_t length : lengths) ++counts[static_cast<size_t>(length / width)].second;
+  return counts;
+}
+
+}  // namespace
+
+std::string render_training_data(const ReportInput& input) {
+  constexpr size_t kMostLabels = 60;
+  Counts labels;
+  for (size_t i = 0; i < input.train_counts.size(); ++i) {
+    labels.emplace_back(i < input.label_names.size() ? input.label_names[i] : std::to_string(i), input.train_counts[i]);
+  }
+  std::ranges::stable_sort(labels, std::ranges::greater(), &Counts::value_type::second);
+  std::string body;
+  if (labels.size() > kMostLabels) {
+    body = fmt::format("<p class=\"unit\">The {} most frequent of {} labels.</p>", kMostLabels, labels.size());
+    labels.resize(kMostLabels);
+  }
+  std::string tables;
+  if (!labels.empty()) tables += count_table("Training labels", "label", labels, "texts");
+  if (!input.train_lengths.empty())
+    tables += count_table("Text lengths", "tokens", histogram(input.train_lengths), "texts");
+  return tables.empty() ? "" : section("Training data", body + "<div class=\"columns\">\n" + tables + "</div>");
 }
 
 std::string render_misread(const ReportInput& input) {
@@ -145,17 +214,16 @@ std::string render_misread(const ReportInput& input) {
     return "";
   }
   std::string rows;
-  for (const auto& [text, label, predicted, score, before, after] : input.misread) {
+  for (const auto& [text, label, predicted, score, before, after, place] : input.misread) {
     const bool is_word = !before.empty() || !after.empty();
     const auto names = [](const std::string& list) { return list.empty() ? "–" : escape_html(list); };
-    rows += fmt::format("<tr><td class=\"text\">{}{}{}{}{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n",
-                        escape_html(printable(before)), is_word ? " <b>" : "", escape_html(cut(text)),
-                        is_word ? "</b> " : "", escape_html(printable(after)), names(label), names(predicted), score);
+    rows += fmt::format(
+        "<tr><td class=\"text\">{}{}{}{}{}</td><td>{}</td><td>{}</td><td>{}</td><td title=\"{}\">{}</td></tr>\n",
+        escape_html(printable(before)), is_word ? " <b>" : "", escape_html(cut(text)), is_word ? "</b> " : "",
+        escape_html(printable(after)), names(label), names(predicted), format_share(score), escape_html(place),
+        escape_html(place.substr(place.rfind('/') + 1)));
   }
-  return scroll_region("Surest mistakes", "scroll") +
-         "<table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
-         "scope=\"col\">label</th>"
-         "<th scope=\"col\">predicted</th><th scope=\"col\">score</th></tr></thead><tbody>\n" +
+  return scroll_region("Surest mistakes", "scroll") + table_head({"text", "label", "predicted", "score", "place"}) +
          rows + "</tbody></table></div>\n";
 }
 

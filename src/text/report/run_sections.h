@@ -13,7 +13,13 @@ std::string render_time(const ReportInput& input);
 /// Each step that was skipped, and what its numbers say of the cause.
 std::string render_skipped(const ReportInput& input);
 
-/// What was said of data and model when the run was set up.
+/// The warnings of the run, and on its data.
+std::string render_warnings(const ReportInput& input);
+
+/// The texts of each label, and a histogram of the lengths of texts.
+std::string render_training_data(const ReportInput& input);
+
+/// The notes on data and model that are no warnings.
 std::string render_notes(const ReportInput& input);
 
 /// A table of texts, without a heading; empty where there are none.

@@ -321,7 +321,7 @@ std::string render_caption(const Chart& chart, const std::optional<Frame>& frame
 ChartSeries smoothed(const ChartSeries& raw) {
   ChartSeries series = raw;
   series.name = "smoothed";
-  series.look = Look::kLine;
+  series.look = ChartSeries::Look::kLine;
   const double window = std::max(5.0, static_cast<double>(raw.y.size()) / 30);
   const double keep = 1 - 2 / (window + 1);
   double sum = 0;

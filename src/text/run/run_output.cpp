@@ -7,8 +7,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -23,6 +25,7 @@
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/checkpoint/checkpoint_format.h"
+#include "text/run/environment.h"
 #include "text/run/run_identity.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
@@ -77,6 +80,56 @@ std::string title_of(const TrainConfig& config) {
          (config.train.size() > 1 ? fmt::format(" and {}", counted(std::ssize(config.train) - 1, "more file")) : "");
 }
 
+/// As a shell reads it.
+std::string quoted(const std::string& argument) {
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./=:,@%+-", c) != nullptr; };
+  if (!argument.empty() && std::ranges::all_of(argument, is_plain)) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+/// The command that trains the same model.
+std::string train_command(const TrainConfig& config, const ReportInput::Pairs& defaults) {
+  std::string command = "mezzo train";
+  for (const auto& [name, value] : settings_to_json(config).items()) {
+    const auto is_same = [&, text = value](const auto& setting) {
+      return setting.first == name && setting.second == text;
+    };
+    if (std::ranges::any_of(defaults, is_same)) continue;
+    command += " --" + name;
+    if (value == "true") continue;
+    if (!value.is_array()) command += " " + quoted(value.get<std::string>());
+    for (const auto& file : value.is_array() ? value : Json::array()) command += " " + quoted(file.get<std::string>());
+  }
+  return command;
+}
+
+/// What to do with the model in `folder`.
+ReportInput::Pairs model_commands(const std::string& folder, bool labels_words, bool reads_pairs) {
+  const std::string text = reads_pairs ? R"({"text": "it rains", "text_pair": "take a coat"})" : R"("it rains")";
+  const std::string pipe = fmt::format(
+      "from transformers import pipeline\nmodel = pipeline(\"{}-classification\", {}, {})\n"
+      "print(model({}))",
+      labels_words ? "token" : "text", Json(folder).dump(),
+      labels_words ? "aggregation_strategy=\"simple\"" : "top_k=None", text);
+  return {{"Label a text", fmt::format("mezzo predict --model {} --text 'it rains'{}", quoted(folder),
+                                       reads_pairs ? " --text-pair 'take a coat'" : "")},
+          {"Label a file", fmt::format("mezzo predict --model {} --data texts.csv --output labels.{}", quoted(folder),
+                                       labels_words ? "jsonl" : "csv")},
+          {"Serve the model", fmt::format("mezzo serve --model {}", quoted(folder))},
+          {"Python, with transformers", pipe}};
+}
+
+/// How many texts, or words, have each label. Empty if labels are numbers.
+std::vector<int64_t> counts_of_labels(const at::Tensor& targets, int64_t num_labels) {
+  if (!targets.defined() || (targets.is_floating_point() && targets.dim() != 2)) return {};
+  const auto ids = targets.flatten().to(at::kLong);
+  const auto counts = targets.is_floating_point() ? targets.sum(0).to(at::kLong)
+                                                  : at::bincount(ids.masked_select(ids.ge(0)), {}, num_labels);
+  return {counts.const_data_ptr<int64_t>(), counts.const_data_ptr<int64_t>() + counts.numel()};
+}
+
 /// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without what they have in common.
 std::string period(std::time_t begin, std::time_t end) {
   const std::string first = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(begin));
@@ -90,6 +143,8 @@ std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& 
   const bool is_test = !setup.test.ids.empty();
   const auto row = static_cast<size_t>(mistake.row);
   MisreadText misread{"", mistake.label, mistake.predicted, mistake.score};
+  const RowPlaces& places = is_test ? setup.test_places : setup.dev_places;
+  if (row < places.lines.size()) misread.place = places.at(row);
   if (mistake.token < 0) {
     const auto& texts = is_test ? setup.test_texts : setup.dev_texts;
     if (row >= texts.size()) {
@@ -446,6 +501,14 @@ void RunOutput::write_report(const std::string& notice,
     const auto chosen = std::ranges::find(input.settings, name, &std::pair<std::string, std::string>::first);
     if (value == "auto" && setup_.automatic.contains(name)) value = chosen->second;
   }
+  const bool labels_words = setup_.model->head().rows == RowsPer::kToken;
+  input.commands = {{"Train this model again", train_command(config_, input.default_settings)}};
+  if (has_trained_) {
+    std::ranges::move(model_commands(config_.output.string(), labels_words, setup_.reads_pairs),
+                      std::back_inserter(input.commands));
+  }
+  input.train_counts = counts_of_labels(setup_.train.targets, std::ssize(input.label_names));
+  for (size_t i = 0; i < setup_.train.ids.size(); ++i) input.train_lengths.push_back(std::ssize(setup_.train.ids[i]));
   input.environment = environment_of(setup_);
   write_file_atomically(config_.output / "report.html", render_report(input));
 }

@@ -421,6 +421,16 @@ HttpResponse Server::State::describe(const Asked& asked, const BatchQueue::Resul
   return {.body = fmt::format("[{}]\n", fmt::join(lines, ",\n"))};
 }
 
+namespace {
+
+/// True also for a model that may take pairs, as its config.json does not say.
+bool takes_pairs(const Classifier& classifier) {
+  const ModelConfig& config = classifier.model().config();
+  return config.reads_pairs.value_or(true) && !classifier.reads_words() && config.window_pooling.empty();
+}
+
+}  // namespace
+
 HttpResponse Server::State::describe_models() const {
   auto list = AnswerJson::array();
   for (const auto& model : models) {
@@ -431,6 +441,7 @@ HttpResponse Server::State::describe_models() const {
                     {"labels", classifier.task().label_names()},
                     {"precision", classifier.precision_name()},
                     {"max_length", classifier.max_length()},
+                    {"reads_pairs", takes_pairs(classifier)},
                     {"reads_words", classifier.reads_words()},
                     {"reads_windows", !classifier.model().config().window_pooling.empty()}});
   }

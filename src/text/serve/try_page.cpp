@@ -12,14 +12,15 @@ form { display: grid; gap: 12px; }
 label { display: grid; gap: 4px; font-weight: 600; }
 label .unit { font-weight: 400; }
 textarea, select, input {
-  font: inherit; font-weight: 400; color: inherit; background: var(--page); border: 1px solid var(--line); border-radius: 8px;
+  font: inherit; font-weight: 400; color: inherit; background: var(--page); border: 1px solid var(--muted); border-radius: 8px;
   padding: 8px 10px; width: 100%;
 }
 textarea { resize: vertical; min-height: 92px; }
 button {
   font: inherit; font-weight: 600; color: #fff; background: #2563d9; border: 0; border-radius: 8px; padding: 9px 18px;
-  justify-self: start; cursor: pointer;
+  cursor: pointer;
 }
+button[type=button] { color: var(--c1); background: none; }
 button:disabled { opacity: .55; cursor: default; }
 :focus-visible { outline: 3px solid var(--c1); outline-offset: 2px; }
 .error { border-left: 4px solid var(--bad); }
@@ -33,7 +34,7 @@ button:disabled { opacity: .55; cursor: default; }
 @media (max-width: 480px) { .scores td:nth-child(2) { width: 40%; } }
 .scores td:last-child { padding-left: 12px; }
 .scores meter { display: block; width: 100%; height: 10px; }
-.scores meter::-webkit-meter-bar { height: 10px; border: 0; border-radius: 5px; background: var(--grid); }
+.scores meter::-webkit-meter-bar { height: 10px; border: 0; border-radius: 5px; background: var(--line); }
 .scores meter::-webkit-meter-optimum-value { background: var(--c1); border-radius: 5px; }
 .scores meter::-moz-meter-bar { background: var(--c1); border-radius: 5px; }
 mark { background: rgba(var(--hit), .22); color: inherit; border-radius: 4px; padding: 1px 4px; }
@@ -59,8 +60,9 @@ std::string try_page(bool asks_token) {
   }
   page +=
       "<label>Text<textarea id=\"text\" required autofocus></textarea></label>\n"
-      "<label id=\"pair\"><span>Second text <span class=\"unit\">(of a pair; may be empty)</span></span>"
-      "<input id=\"text_pair\"></label>\n<button id=\"go\">Predict</button>\n</form>\n"
+      "<label id=\"pair\" hidden><span>Second text <span class=\"unit\">(of a pair; may be empty)</span></span>"
+      "<input id=\"text_pair\"></label>\n<div><button id=\"go\">Predict</button>"
+      "<button type=\"button\" id=\"example\">Example</button></div>\n</form>\n"
       "<div id=\"answer\" role=\"status\" aria-live=\"polite\"></div>\n"
       "<noscript><p class=\"card\">Without JavaScript: POST {\"text\": \"…\"} to /predict.</p></noscript>\n"
       "</main>\n</body>\n</html>\n";
@@ -98,11 +100,11 @@ function chosen() {
 }
 
 function describe() {
-  const {task, labels, precision, max_length, reads_words, reads_windows} = chosen();
+  const {task, labels, precision, max_length, reads_pairs, reads_windows} = chosen();
   const count = labels.length === 1 ? "1 output" : labels.length + " labels";
   by("about").textContent = `${task.replaceAll("_", " ")}, ${count}, ${precision}` +
       (reads_windows ? "" : `, reads ${max_length} tokens of a text`);
-  by("pair").hidden = reads_words || reads_windows;
+  by("pair").hidden = !reads_pairs;
 }
 
 async function load() {
@@ -174,6 +176,11 @@ function complain(error) {
 }
 
 by("model").addEventListener("change", describe);
+by("example").addEventListener("click", () => {
+  by("text").value = "The train was late again, but the staff were kind and helped us at once.";
+  by("text_pair").value = by("pair").hidden ? "" : "The staff were helpful.";
+  by("form").requestSubmit();
+});
 by("form").addEventListener("submit", async event => {
   event.preventDefault();
   by("go").disabled = true;

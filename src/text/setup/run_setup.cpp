@@ -415,6 +415,9 @@ RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
   setup.test_texts = readable_texts(data.test, loading);
   setup.dev_words = std::move(data.dev.words);
   setup.test_words = std::move(data.test.words);
+  setup.dev_places = std::move(data.dev.places);
+  setup.test_places = std::move(data.test.places);
+  setup.reads_pairs = !data.train.text_pairs.empty();
   data = {};
   if (loading.memory->bytes_in_files() > 0) {
     setup.notes.push_back(fmt::format("of texts and token ids, {:.2f} GB are in memory and {:.2f} GB in a file in {}",
@@ -446,6 +449,7 @@ RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
   setup.task->describe(*model_config);
   model_config->window_pooling = config.window == "none" ? "" : config.window;
   model_config->window_stride = config.stride;
+  model_config->reads_pairs = setup.reads_pairs;
   setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, device, setup.notes);
   freeze(config, *setup.model, setup.notes);

@@ -29,6 +29,8 @@ struct RunSetup {
   std::set<std::string> automatic = {};   ///< names of the settings that were left to the program
   Texts dev_texts = {}, test_texts = {};  ///< as people read them
   std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
+  RowPlaces dev_places = {}, test_places = {};
+  bool reads_pairs = false;
 };
 
 /// @param config  is given its defaults of `max_length`, `learning_rate` and `warmup_ratio`

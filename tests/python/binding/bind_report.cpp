@@ -33,7 +33,11 @@ std::string render(const std::string& metrics,
                    const std::string& evaluation_report,
                    const mezzo::text::ReportInput::Pairs& settings,
                    const mezzo::text::ReportInput::Pairs& default_settings,
-                   const mezzo::text::ReportInput::Pairs& environment) {
+                   const mezzo::text::ReportInput::Pairs& environment,
+                   const mezzo::text::ReportInput::Pairs& commands,
+                   const std::vector<std::string>& notes,
+                   const std::vector<int64_t>& train_counts,
+                   const std::vector<int64_t>& train_lengths) {
   auto records = mezzo::text::read_run_records(metrics);
   std::vector<mezzo::text::CalibrationBin> bins;
   for (const auto& [rows, confidence, accuracy] : calibration) bins.push_back({rows, confidence, accuracy});
@@ -44,6 +48,7 @@ std::string render(const std::string& metrics,
                                      .evals = std::move(records.evals),
                                      .metrics = {{"accuracy", "accuracy"}, {"macro_f1", "macro F1"}},
                                      .diagnoses = std::move(records.diagnoses),
+                                     .warnings = std::move(records.warnings),
                                      .end = records.end,
                                      .best_step = best_step,
                                      .label_names = label_names,
@@ -53,7 +58,11 @@ std::string render(const std::string& metrics,
                                      .evaluation_report = evaluation_report,
                                      .settings = settings,
                                      .default_settings = default_settings,
-                                     .environment = environment});
+                                     .environment = environment,
+                                     .notes = notes,
+                                     .commands = commands,
+                                     .train_counts = train_counts,
+                                     .train_lengths = train_lengths});
 }
 
 }  // namespace
@@ -65,5 +74,7 @@ void bind_report(py::module_& m) {
         py::arg("notice") = "", py::arg("best_step") = py::none(), py::arg("label_names") = std::vector<std::string>{},
         py::arg("evaluated") = "", py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{},
         py::arg("calibration") = std::vector<std::tuple<int64_t, double, double>>{}, py::arg("evaluation_report") = "",
-        py::arg("settings") = Pairs{}, py::arg("default_settings") = Pairs{}, py::arg("environment") = Pairs{});
+        py::arg("settings") = Pairs{}, py::arg("default_settings") = Pairs{}, py::arg("environment") = Pairs{},
+        py::arg("commands") = Pairs{}, py::arg("notes") = std::vector<std::string>{},
+        py::arg("train_counts") = std::vector<int64_t>{}, py::arg("train_lengths") = std::vector<int64_t>{});
 }

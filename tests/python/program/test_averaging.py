@@ -40,7 +40,7 @@ def averaging_adamw(*averages):
     (["--precision", "fp32"], None, 1e-4),
     # The first steps overflow, in PyTorch's run as in this one: a skipped step is no part of the average, nor of its count.
     # fp16 rounds elsewhere here than there: 5 times the distance on a Zen 5. Counting the skipped steps makes it 0.46.
-    (["--precision", "fp16", "--init-scale", 2.0**40], torch.float16, 0.1),
+    (["--precision", "fp16", "--loss-scale", f"dynamic:{2.0**40}"], torch.float16, 0.1),
 ])  # fmt: skip
 def test_keeps_pytorchs_average(flags, dtype, rounding, small, texts, tmp_path):  # noqa: F811
     flags = [*flags, "--learning-rate", 3e-3, "--max-grad-norm", 1]
@@ -78,7 +78,7 @@ def test_a_short_run_keeps_what_it_has_learned(small, texts, tmp_path):  # noqa:
 WAYS = [
     ["--precision", "fp32"],
     ["--precision", "bf16", "--grad-accumulation", "2"],
-    ["--precision", "fp16", "--master-weights", "--init-scale", "1e9"],
+    ["--precision", "fp16", "--master-weights", "--loss-scale", "dynamic:1e9"],
 ]
 
 

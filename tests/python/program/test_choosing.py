@@ -113,13 +113,13 @@ def test_a_dev_part_by_class(tmp_path):
     write_rows(data / "train.jsonl", 300, 3)
     given = flags(data, tmp_path / "out")
     at = given.index("--dev")
-    given[at:at + 2] = ["--dev-fraction", "0.1"]
+    given[at:at + 2] = ["--stratify", "--dev-ratio", "0.1"]
     done = trained(given)
     assert "270 training, 30 dev and 0 test texts in 3 classes" in done.stderr + done.stdout
-    assert json.loads((tmp_path / "out/run.json").read_text())["settings"]["dev-fraction"] == "0.1"
-    for more, message in ((["--dev", data / "dev.jsonl"], "--dev-fraction sets training texts aside, and --dev names a file; pass one of them"),
-                          (["--task", "multi_label_classification"], "--dev-fraction goes by classes, which multi_label_classification has not; pass --dev-ratio"),
-                          (["--dev-fraction", "0"], "--dev-fraction is 0, expected a number from 1e-06 to 0.999")):
+    assert json.loads((tmp_path / "out/run.json").read_text())["settings"]["stratify"] == "true"
+    for more, message in ((["--dev", data / "dev.jsonl"], "--stratify splits the training texts, and there is --dev; leave one of them out"),
+                          (["--task", "multi_label_classification"], "--stratify needs classes, and multi_label_classification has none; leave it out"),
+                          (["--dev-ratio", "0"], "--stratify splits the training texts, and there is no part for dev; raise --dev-ratio")):
         if "multi" in message:
             (data / "train.jsonl").write_text('["goal", ["a"]]\n["law", ["b"]]\n' * 20)
         again = run([*given, *more, "--overwrite"])

@@ -61,7 +61,7 @@ def test_a_device_draws_the_masks_of_the_cpu_and_follows_its_curve(small, texts,
 @pytest.mark.parametrize("device", DEVICES)
 def test_fifty_steps_on_a_device_follow_transformers_there(small, texts, tmp_path, device, precision):  # noqa: F811
     dtype, scaling = DTYPES[precision], dict(init_scale=2.0**26, growth_interval=10)
-    flags = ["--init-scale", 2**26, "--growth-interval", 10] if precision == "fp16" else []
+    flags = ["--loss-scale", f"dynamic:{2**26}", "--growth-interval", 10] if precision == "fp16" else []
     steps = train(small, texts, tmp_path / "out", device, precision, "--dropout", 0, *flags)
     losses = losses_of(steps)
     reference = dict(lr=LEARNING_RATE, device=device)

@@ -33,7 +33,7 @@ def train(small, texts, output, *flags, check=True):
                  "--threads", 1, "--batch-size", 8, "--max-length", 24, "--eval-every", 0, "--learning-rate", 1e-3, *flags, check=check)
 
 
-OVERFLOWING = ["--precision", "fp16", "--init-scale", 2**24, "--max-steps", 11, "--max-grad-norm", 1]
+OVERFLOWING = ["--precision", "fp16", "--loss-scale", f"dynamic:{2**24}", "--max-steps", 11, "--max-grad-norm", 1]
 
 
 @pytest.mark.parametrize("flags", [OVERFLOWING, [*OVERFLOWING, "--master-weights", "--grad-accumulation", 2],

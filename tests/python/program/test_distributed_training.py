@@ -149,7 +149,7 @@ def test_half_weights_on_ranks_follow_those_of_one_process(data, tmp_path):
 def test_overflows_are_skipped_by_all_ranks_alike(data, tmp_path):
     """One process sums all texts' gradients in float16, each rank those of its own, so they overflow at other scales;
     but whatever happens on one rank, happens to all."""
-    scaling = ["--precision", "fp16", "--init-scale", 2**24, "--growth-interval", 5, "--batch-size", 16]
+    scaling = ["--precision", "fp16", "--loss-scale", f"dynamic:{2**24}", "--growth-interval", 5, "--batch-size", 16]
     runs = {}
     for name, extra in ("ddp", []), ("zero", ["--zero-stage", 1]):
         launch(2, flags(data, tmp_path / name, *scaling, *extra))

@@ -67,7 +67,7 @@ def test_bfloat16_stays_within_the_spread_of_pytorchs_own(name, folders, texts, 
 
 @EVERY
 def test_float16_with_dynamic_scaling_follows_pytorch(name, folders, texts, tmp_path):  # noqa: F811
-    losses, steps = train(folders[name], texts, tmp_path / "out", "--precision", "fp16", "--learning-rate", 1e-3, "--init-scale", 2**26,
+    losses, steps = train(folders[name], texts, tmp_path / "out", "--precision", "fp16", "--learning-rate", 1e-3, "--loss-scale", f"dynamic:{2**26}",
                           "--growth-interval", 10)
     expected, scales, _ = reference_losses(folders[name], texts[1], dtype=torch.float16, lr=1e-3, init_scale=2.0**26, growth_interval=10,
                                            attention=FAMILIES[name].attentions[0])

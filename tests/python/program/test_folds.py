@@ -190,7 +190,7 @@ def test_more_epochs_extend_every_fold(data, tmp_path):
     (["--folds", 1], "--folds is 1, expected at least 2"),
     (["--fold", 2], "--fold is one of --folds"),
     (["--folds", 3, "--fold", 4], "--fold is 4, of --folds 3"),
-    (["--folds", 3, "--dev-fraction", 0.1], "leave --dev and --dev-fraction out"),
+    (["--folds", 3, "--stratify"], "leave --dev and --stratify out"),
     (["--folds", 3, "--resume", "x"], "pass auto, or --fold, too"),
     (["--folds", 3, "--dry-run"], "--dry-run plans one run"),
 ])  # fmt: skip

@@ -239,7 +239,7 @@ def wait_for_steps(output, count):
 def test_a_run_that_was_stopped_resumes_to_the_bit(small, data, tmp_path, how, precision, masters):
     def flags(output):
         more = ["--precision", precision, "--epochs", 4, "--batch-size", 4, "--grad-accumulation", 2, "--eval-every", 20,
-                "--save-every", 15, "--schedule", "linear", "--max-grad-norm", 1, "--init-scale", 2.0**20,
+                "--save-every", 15, "--schedule", "linear", "--max-grad-norm", 1, "--loss-scale", f"dynamic:{2.0**20}",
                 "--growth-interval", 20] + ["--master-weights"] * masters
         return train_flags(small, data, output, *more)
 
@@ -306,7 +306,7 @@ def one_line(done, status):
     (["--precision", "fp8"], 2, "mezzo train: --precision 'fp8' is not known: fp32, bf16, fp16, auto"),
     (["--optimizer", "adagrad"], 2, "mezzo train: --optimizer 'adagrad' is not known: adamw, adam, sgd, lamb"),
     (["--schedule", "step"], 2, "mezzo train: --schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),
-    (["--loss-scale", "big"], 2, "mezzo train: --loss-scale 'big' is neither 'dynamic' nor a number from 1e-30 to 1e+30"),
+    (["--loss-scale", "big"], 2, "mezzo train: --loss-scale is 'big', expected dynamic, dynamic:FIRST or a number, from 1e-30 to 1e30"),
     (["--learning-rate", "nan"], 2, "mezzo train: --learning-rate 'nan' is neither 'auto' nor a number from 0 to 1e+30"),
     (["--nonsense"], 2, "mezzo train: --nonsense is no option; see mezzo train --help"),
     (["--vocab", "v.txt"], 2, "mezzo train: --model-config and --vocab belong together: fresh weights need both"),
@@ -316,11 +316,11 @@ def one_line(done, status):
     (["--train", "nothing.jsonl"], 1, "nothing.jsonl: "),
     (["--model", "nowhere"], 1, "nowhere/config.json: "),
     (["--master-weights"], 2, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
-    (["--init-scale", "-1"], 2, "mezzo train: --init-scale is -1, expected a number from 1e-30 to 1e+30"),
+    (["--loss-scale", "dynamic:-1"], 2, "mezzo train: --loss-scale is 'dynamic:-1', expected dynamic, dynamic:FIRST or a number, from 1e-30 to 1e30"),
     (["--config", "nothing.toml"], 2, "nothing.toml: "),
     (["--config", "/dev/zero"], 2, "/dev/zero: has more than 1048576 bytes"),
     (["--config", "/"], 2, "mezzo train: --config /: is a folder, not a TOML file"),
-    (["--loss-scale", "inf"], 2, "mezzo train: --loss-scale 'inf' is neither 'dynamic' nor a number from 1e-30 to 1e+30"),
+    (["--loss-scale", "inf"], 2, "mezzo train: --loss-scale is 'inf', expected dynamic, dynamic:FIRST or a number, from 1e-30 to 1e30"),
     (["--train", "/dev/zero"], 1, "/dev/zero: "),
 ])
 def test_wrong_input_is_one_line_and_leaves_nothing(small, data, tmp_path, change, status, message):
@@ -417,7 +417,7 @@ def test_data_that_cannot_be_meant_is_refused(small, data, tmp_path):
         assert message in one_line(done, 1)
     few = write_rows(tmp_path / "few.jsonl", words[:2])
     done = mezzo("train", "--model", small, "--train", few, "--output", tmp_path / "out", check=False)
-    assert "few.jsonl: has 2 texts, too few to set --dev-ratio 0.08 of them aside as dev; pass --dev FILE, or --dev-ratio 0" in one_line(done, 1)
+    assert "few.jsonl: has 2 texts, too few for --dev-ratio 0.08; pass --dev FILE, or --dev-ratio 0" in one_line(done, 1)
     assert not (tmp_path / "out").exists()
 
 
@@ -570,7 +570,7 @@ def test_a_model_of_few_positions_needs_no_max_length(data, tmp_path):
     (tmp_path / "search.toml").write_text(f'trials = 1\n[train]\nmodel = "{folder}"\ntrain = "{long_texts}"\ndev = "{long_texts}"\nmax-steps = 1\n'
                                           '[search]\nseed = [1, 2]\n')
     for command in [["eval", "--model", out, "--data", long_texts], ["predict", "--model", out, "--data", long_texts],
-                    ["quantize", "--model", out, "--data", long_texts, "--max-loss", 100], ["tokenize", "--model", out, "--data", long_texts],
+                    ["check-int8", "--model", out, "--data", long_texts, "--max-loss", 100], ["tokenize", "--model", out, "--data", long_texts],
                     ["export", "--model", out, "--onnx", tmp_path / "model.onnx"], ["compare", out, tmp_path / "again", "--data", long_texts],
                     ["tune", "--config", tmp_path / "search.toml", "--output", tmp_path / "search"]]:
         mezzo(*command)

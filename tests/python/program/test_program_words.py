@@ -35,7 +35,7 @@ TRAIN = "train --model x --train y --output z "
 @pytest.mark.parametrize("arguments, message", [
     ("trian", "mezzo: 'trian' is no command. Did you mean 'train'? See mezzo --help"),
     ("frobnicate --model x", "mezzo: 'frobnicate' is no command; see mezzo --help"),
-    ("", "mezzo: which command? train, eval, predict, tokenize, export, quantize, serve, tune, launch, compare, doctor, ops, completion; see mezzo --help"),
+    ("", "mezzo: which command? train, tune, compare, launch, predict, eval, serve, export, check-int8, tokenize, doctor, ops, completion; see mezzo --help"),
     ("--verbose", "mezzo: --verbose is no option; see mezzo --help"),
     ("train --learning-rat 3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
     ("train --learning-rat=3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),

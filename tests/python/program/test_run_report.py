@@ -1,7 +1,12 @@
 """What report.html tells of a run, against what the run left and what its model says."""
+import ast
 import html
 import json
 import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
 
 import pytest
 from support import records
@@ -10,7 +15,7 @@ from tiny_runs import LABELS, WORDS, flags, trained, write_data
 
 def table(page, heading):
     """Texts of the cells of each row below a heading."""
-    section = re.search(rf"<section><h[23]>{heading}.*?</section>", page, re.S)
+    section = re.search(rf"<section[^>]*><h[23]>{heading}.*?</section>", page, re.S)
     if section is None:
         return []
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", section[0], re.S)]
@@ -35,11 +40,11 @@ def test_mistakes_are_those_of_the_model_the_surest_first(data, tmp_path):
     shown = table(page, "Surest mistakes")[1:]
     assert len(shown) == min(20, len(wrong)) > 3, "a run whose model errs"
     assert {label for row in shown for label in row[1:3]} <= set(LABELS)
-    scores = [float(row[3]) for row in shown]
+    scores = [float(row[3].removesuffix(" %")) / 100 for row in shown]
     assert scores == sorted(scores, reverse=True)
-    for (text, label, predicted, score), (least, _) in zip(shown, sorted(wrong)):
-        assert float(score) == pytest.approx(-least, abs=6e-4)
-        assert any(rows[i]["text"] == text and rows[i]["label"] == label and said[i]["label"] == predicted for _, i in wrong)
+    for (text, label, predicted, score, place), (least, _) in zip(shown, sorted(wrong)):
+        assert float(score.removesuffix(" %")) / 100 == pytest.approx(-least, abs=6e-4)
+        assert any(place == f"dev.jsonl:{i + 1}" and rows[i]["text"] == text and rows[i]["label"] == label and said[i]["label"] == predicted for _, i in wrong)
 
 
 def test_pairs_are_shown_whole_and_a_test_set_goes_before_dev(data, tmp_path):
@@ -99,19 +104,19 @@ def test_a_mistaken_word_is_shown_among_its_neighbours(data, tmp_path):
                 wrong.add((f"{before} <b>{row['text'][i]}</b> {after}", is_, said))
     shown = table(page, "Surest mistakes")[1:]
     assert len(shown) == min(20, count) > 3 and {tuple(row[:3]) for row in shown} <= wrong
-    scores = [float(row[3]) for row in shown]
+    scores = [float(row[3].removesuffix(" %")) / 100 for row in shown]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_notes_tell_of_cut_texts_and_of_the_data(data, tmp_path):
     page = report_of(data, tmp_path / "run", "--max-length", 4, "--dev", data / "train.jsonl")
-    notes = re.search(r"<h2>Data and model</h2>.*?</section>", page, re.S)[0]
+    notes = re.search(r"<h2>Notes</h2>.*?</section>", page, re.S)[0]
     assert "cut to 4 tokens" in notes and "24 training, 24 dev and 0 test texts" in notes
-    assert '<b class="bad">warning</b> the dev texts are the training file' in notes
+    assert "<li>the dev texts are the training file" in re.search(r'<b class="bad">Warnings</b>.*?</div>', page, re.S)[0]
 
 
 def test_a_skipped_step_has_its_cause(data, tmp_path):
-    page = report_of(data, tmp_path / "run", "--precision", "fp16", "--init-scale", 2.0**24, "--max-steps", 30)
+    page = report_of(data, tmp_path / "run", "--precision", "fp16", "--loss-scale", f"dynamic:{2.0**24}", "--max-steps", 30)
     skipped = [record["step"] for record in records(tmp_path / "run", "step") if record["skipped"]]
     shown = table(page, "Skipped steps")[1:]
     assert skipped and [int(row[0]) for row in shown] == skipped
@@ -121,7 +126,7 @@ def test_a_skipped_step_has_its_cause(data, tmp_path):
 
 def test_the_parts_of_the_time_are_the_whole(data, tmp_path):
     page = report_of(data, tmp_path / "run")
-    parts = table(page, "Where the time went")
+    parts = table(page, "Time")
     of_step = ["forward", "backward", "update of the weights", "batches", "rest of the steps"]
     assert [row[0] for row in parts] == ["training steps", *of_step, "evaluations", "all else"]
     share = {row[0]: float(row[2].removesuffix(" %")) for row in parts}
@@ -139,8 +144,32 @@ def test_the_parts_of_the_time_are_the_whole(data, tmp_path):
 
 
 def test_what_moves_by_itself_is_named(data, tmp_path):
-    page = report_of(data, tmp_path / "run", "--precision", "fp16", "--init-scale", 2.0**24, "--max-steps", 30, "--diagnose")
+    page = report_of(data, tmp_path / "run", "--precision", "fp16", "--loss-scale", f"dynamic:{2.0**24}", "--max-steps", 30, "--diagnose")
     regions = re.findall(r"<[^>]*tabindex=\"0\"[^>]*>", page)
     names = [re.search(r' role="region" aria-label="([^"]+)">$', region)[1] for region in regions]
-    assert len(names) == len(set(names)) and {"Confusion matrix", "Skipped steps", "Gradients", "Values of Loss"} <= set(names)
+    assert len(names) == len(set(names)) and {"Confusion matrix", "Skipped steps", "Gradients", "Values of Loss", "Text lengths"} <= set(names)
     assert not re.search(r"<th>[^<]", page), "each head of a table says what it is of"
+
+
+def test_commands_train_the_model_again_and_use_it(data, tmp_path):
+    output = tmp_path / "it's a run"
+    page = report_of(data, output, "--label-smoothing", 0.1, "--calibrate")
+    shown = {html.unescape(name): html.unescape(code) for name, code in re.findall(
+        r"<h3>([^<]+)</h3><div[^>]*><pre>(.*?)</pre>", page, re.S)}
+    assert list(shown) == ["Train this model again", "Label a text", "Label a file", "Serve the model", "Python, with transformers"]
+    words = shlex.split(shown["Train this model again"])
+    assert words[:2] == ["mezzo", "train"] and "--calibrate" in words and words[words.index("--label-smoothing") + 1] == "0.1"
+    trained([*words[1:], "--overwrite"])
+    assert shlex.split(shown["Label a text"])[:4] == ["mezzo", "predict", "--model", str(output)]
+    predicted = json.loads(trained(shlex.split(shown["Label a text"])[1:]).stdout)
+    printed = subprocess.run([sys.executable, "-c", shown["Python, with transformers"]], capture_output=True, text=True, timeout=300)
+    assert printed.returncode == 0, printed.stderr
+    assert {score["label"] for score in ast.literal_eval(printed.stdout)[0]} == set(predicted["scores"])
+
+
+def test_training_data_is_counted(data, tmp_path):
+    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    page = report_of(data, tmp_path / "run")
+    counts = {row[0]: int(row[1]) for row in table(page, "Training labels")[1:]}
+    assert counts == dict(Counter(row["label"] for row in rows))
+    assert sum(int(row[1]) for row in table(page, "Text lengths")[1:]) == len(rows)

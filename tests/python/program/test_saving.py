@@ -58,7 +58,7 @@ def is_finished(output):
 KINDS = {
     "fp32": (1, []),
     "bf16": (1, ["--precision", "bf16"]),
-    "fp16-masters": (1, ["--precision", "fp16", "--master-weights", "--init-scale", 1024]),
+    "fp16-masters": (1, ["--precision", "fp16", "--master-weights", "--loss-scale", "dynamic:1024"]),
     "two-ranks": (2, []),
     "two-ranks-bf16-zero": (2, ["--precision", "bf16", "--zero-stage", 1]),
 }

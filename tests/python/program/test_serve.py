@@ -213,7 +213,7 @@ def test_it_says_what_it_serves(server):
     models = {model["name"]: model for model in json.loads(body)["models"]}
     assert status == 200 and list(models) == ["topics", "traits", "stars", "names"]
     assert models["topics"] == {"name": "topics", "task": "single_label_classification", "labels": ["label 0", "label 1", "label 2"],
-                                "precision": "fp32", "max_length": 64, "reads_words": False, "reads_windows": False}
+                                "precision": "fp32", "max_length": 64, "reads_pairs": True, "reads_words": False, "reads_windows": False}
     assert models["names"]["task"] == "token_classification" and models["names"]["reads_words"]
     status, body, _ = server.ask("GET", "/healthz")
     assert (status, json.loads(body)) == (200, {"status": "ok"})

@@ -12,7 +12,7 @@ from support import PROGRAM, records
 from tiny_runs import flags, model_of, run, trained, write_data
 
 STEPS = 24
-KINDS = {"fp32": [], "bf16": ["--precision", "bf16"], "fp16": ["--precision", "fp16", "--init-scale", 1024, "--growth-interval", 5],
+KINDS = {"fp32": [], "bf16": ["--precision", "bf16"], "fp16": ["--precision", "fp16", "--loss-scale", "dynamic:1024", "--growth-interval", 5],
          "masters": ["--precision", "bf16", "--master-weights"], "zero": ["--zero-stage", 1], "tokens": ["--balance", "tokens"],
          "accumulated": ["--grad-accumulation", 2]}
 

@@ -74,7 +74,7 @@ def test_fifty_float32_steps_follow_pytorch(accumulation, task, folders, tmp_pat
 
 def test_float16_skips_and_scales_as_pytorch(task, folders, tmp_path):
     name, path, rows = task
-    losses, steps = train(folders[name], (path, rows), tmp_path / "out", "--precision", "fp16", "--learning-rate", 1e-3, "--init-scale", 2**26,
+    losses, steps = train(folders[name], (path, rows), tmp_path / "out", "--precision", "fp16", "--learning-rate", 1e-3, "--loss-scale", f"dynamic:{2**26}",
                           "--growth-interval", 10)
     expected, scales, _ = reference_losses(folders[name], rows, dtype=torch.float16, lr=1e-3, init_scale=2.0**26, growth_interval=10,
                                            loss_sum=loss_sum(name))

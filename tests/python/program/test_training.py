@@ -155,7 +155,7 @@ def test_float16_with_dynamic_scaling_stays_within_the_spread_of_pytorchs_own(sm
     """The first scale overflows, so both runs skip, back off, and grow again."""
     scaling = dict(init_scale=2.0**26, growth_interval=10)
     losses, steps = train(small, texts, tmp_path / "out", "--precision", "fp16", "--learning-rate", 1e-3,
-                          "--init-scale", 2**26, "--growth-interval", 10)
+                          "--loss-scale", f"dynamic:{2**26}", "--growth-interval", 10)
     expected, scales, _ = reference_losses(small, texts[1], dtype=torch.float16, lr=1e-3, **scaling)
     exact, _, _ = reference_losses(small, texts[1], lr=1e-3)
     skipped = [record["skipped"] for record in steps]
@@ -170,7 +170,7 @@ def test_float16_with_dynamic_scaling_stays_within_the_spread_of_pytorchs_own(sm
 
 
 def test_a_skipped_step_does_not_advance_the_schedule(small, texts, tmp_path):
-    _, steps = train(small, texts, tmp_path / "out", "--precision", "fp16", "--init-scale", 2**40, "--schedule", "linear",
+    _, steps = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", f"dynamic:{2**40}", "--schedule", "linear",
                      "--warmup-ratio", 0.1, "--learning-rate", 1e-3)
     taken = 0
     for record in steps:

@@ -184,7 +184,7 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
             "a whole model of it.\n")
     for command in (["predict", "--text", "goal"], ["eval", "--data", data / "dev.jsonl"], ["tokenize"],
                     ["train", "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", tmp_path / "out"],
-                    ["export", "--onnx", tmp_path / "m.onnx"], ["quantize", "--data", data / "dev.jsonl"], ["serve"]):
+                    ["export", "--onnx", tmp_path / "m.onnx"], ["check-int8", "--data", data / "dev.jsonl"], ["serve"]):
         done = run([*command, "--model", folder])
         assert done.returncode == 1 and done.stderr == f"mezzo {command[0]}: {said}", done.stderr
     # Transformers adds it to a base model of its own choice, whatever lies beside it.
@@ -237,7 +237,7 @@ def test_labels_of_another_task_name_a_way_that_the_command_has(classifier, tmp_
     """eval and quantize have no --task; train needs --new-head for another task."""
     rows = tmp_path / "rows.csv"
     rows.write_text("text,label\ngoal,\"['joy', 'love']\"\nteam,\"['joy']\"\n")
-    for command in ["eval", "--data"], ["quantize", "--data"]:
+    for command in ["eval", "--data"], ["check-int8", "--data"]:
         done = run([*command, rows, "--model", classifier])
         assert done.returncode == 1 and done.stderr.endswith(", with a model trained with --task multi_label_classification.\n"), done.stderr
     train = ["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1, "--max-length", 16]

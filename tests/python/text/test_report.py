@@ -176,13 +176,13 @@ def table_rows(html):
 
 
 def section(page, heading):
-    found = re.search(rf"<section><h[23]>{heading}.*?</section>", page, re.S)
+    found = re.search(rf"<section[^>]*><h[23]>{heading}.*?</section>", page, re.S)
     return found and found[0]
 
 
 @pytest.mark.parametrize("size", [2, 5, 61])
 def test_quality_of_labels_is_scikit_learns(tmp_path, size):
-    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+    from sklearn.metrics import precision_recall_fscore_support
 
     rng = random.Random(size)
     matrix = [[rng.choice([0, 0, 1, 3, 9]) + (i == j) * 20 for j in range(size)] for i in range(size)]
@@ -195,22 +195,19 @@ def test_quality_of_labels_is_scikit_learns(tmp_path, size):
     page = render(tmp_path, [], label_names=names, confusion_matrix=matrix)
     charts(page)
     *shares, support = precision_recall_fscore_support(true, predicted, labels=range(size), zero_division=0)
-    right = {names[i]: [str(int(support[i])), *(f"{share[i]:.2f}" for share in shares)] for i in range(size)}
+    right = {names[i]: [str(int(support[i])), *(f"{100 * share[i]:.1f} %" for share in shares)] for i in range(size)}
     shown = {row[0]: row[1:] for row in table_rows(section(page, "Labels"))[1:]}
     if size <= 60:
         assert list(shown) == names and shown == right
     else:  # the worst of them
         assert len(shown) == 60 and shown.items() <= right.items()
         [left_out] = right.keys() - shown.keys()
-        assert float(right[left_out][3]) == max(float(row[3]) for row in right.values())
-    commonest = max(range(size), key=lambda i: sum(matrix[i]))
-    assert (f"Right: {100 * accuracy_score(true, predicted):.1f} %. Always label {commonest}, the commonest label, would be "
-            f"right for {100 * support[commonest] / sum(support):.1f} %.") in page
+        assert float(right[left_out][3][:-2]) == max(float(row[3][:-2]) for row in right.values())
 
 
 def test_most_confused_labels_come_by_their_counts(tmp_path):
     page = render(tmp_path, [], label_names=["a", "b", "c"], confusion_matrix=[[5, 2, 0], [9, 1, 0], [0, 0, 3]])
-    assert table_rows(section(page, "Most confused"))[1:] == [["b", "a", "9", "90%"], ["a", "b", "2", "29%"]]
+    assert table_rows(section(page, "Most confused"))[1:] == [["b", "a", "9", "90.0 %"], ["a", "b", "2", "28.6 %"]]
     assert section(render(tmp_path, [], confusion_matrix=[[5, 0], [0, 4]]), "Most confused") is None
     assert section(render(tmp_path, [], confusion_matrix=[[0, 0], [0, 0]]), "Labels") is None
 
@@ -237,7 +234,9 @@ def test_chosen_settings_come_before_those_by_default(tmp_path):
     settings = [("epochs", "3"), ("seed", "7"), ("lr", "1"), ("warmup", "0")]
     rows = lambda defaults: table_rows(section(render(tmp_path, [], settings=settings, default_settings=defaults), "Settings"))
     defaults = [("epochs", "3"), ("seed", "0"), ("lr", "1"), ("warmup", "0.1")]
-    assert rows(defaults) == [["seed", "7"], ["warmup", "0"], ["By default"], ["epochs", "3"], ["lr", "1"]]
+    assert rows(defaults) == [["seed", "7"], ["warmup", "0"], ["epochs", "3"], ["lr", "1"]]
+    page = render(tmp_path, [], settings=settings, default_settings=defaults)
+    assert "<details><summary>2 settings by default</summary>" in section(page, "Settings")
     assert rows(settings) == rows([]) == [list(pair) for pair in settings]
 
 
@@ -249,3 +248,80 @@ def test_calibration_shows_the_bins_that_have_rows(tmp_path):
     values = table_rows(re.search("<details><summary>Values of Accuracy by confidence.*?</details>", page, re.S)[0])
     assert values == [["confidence, %", "as sure as right", "accuracy"], ["0", "0", ""], ["30", "", "50"], ["95", "", "80"],
                       ["100", "100", ""]]
+
+
+def headline(page):
+    return {name: (value, detail) for name, value, detail in re.findall(
+        r'<div class="number"><div class="name">(.*?)</div><div class="value">(.*?)</div><div class="detail">(.*?)</div>', page)}
+
+
+@pytest.mark.parametrize("matrix", [[[90, 10], [30, 20]], [[1, 0], [0, 0]], [[0, 5], [3, 0]], [[7000, 100], [300, 2600]]])
+def test_accuracy_stands_beside_its_interval_and_the_majority_baseline(matrix, tmp_path):
+    from scipy.stats import binomtest
+
+    right, texts = matrix[0][0] + matrix[1][1], sum(map(sum, matrix))
+    final = dict(event="eval", step=5, split="test", loss=1, accuracy=right / texts, macro_f1=0.5, seconds=1, final=True)
+    shown = headline(render(tmp_path, [*steps(5), final], label_names=["no", "yes"], confusion_matrix=matrix))
+    interval = binomtest(right, texts).proportion_ci(method="wilson")
+    value, detail = shown["Test accuracy"]
+    assert value == f"{100 * right / texts:.1f} %"
+    assert detail == f"95 % interval: {100 * interval.low:.1f} % to {100 * interval.high:.1f} %"
+    most = max(map(sum, matrix))
+    assert shown["Majority baseline"] == (f"{100 * most / texts:.1f} %", "accuracy of always " + ("no" if sum(matrix[0]) == most else "yes"))
+    assert list(shown)[:2] == ["Test accuracy", "Majority baseline"]
+
+
+def test_warnings_come_first(tmp_path):
+    warning = dict(event="warning", step=3, kind="diverged", text="step 3: the loss is <b>inf</b>.")
+    page = render(tmp_path, [*steps(3), warning], notes=["warning: 2 texts are empty", "5 training texts"])
+    body = page.split("</style>")[1]
+    first = re.search(r'<div class="card notice"><b class="bad">Warnings</b>.*?</div>', body, re.S)
+    assert first and first.start() < body.index('class="headline"')
+    assert re.findall("<li>(.*?)</li>", first[0]) == ["step 3: the loss is &lt;b&gt;inf&lt;/b&gt;.", "2 texts are empty"]
+    assert "2 texts" not in section(page, "Notes") and "5 training texts" in section(page, "Notes")
+    assert 'class="bad">Warnings' not in render(tmp_path, list(steps(3)))
+
+
+def test_links_lead_to_every_section(tmp_path):
+    page = render(tmp_path, [*steps(30), *evals(30, 10)], label_names=["a", "b"], confusion_matrix=[[5, 2], [9, 1]], evaluated="test, model of step 5",
+                  commands=[("Label a text", "mezzo predict --model 'a & b'")], train_counts=[3, 4], train_lengths=[5, 9],
+                  settings=[("seed", "1")], environment=[("LibTorch", "2")], notes=["a note"])
+    links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', page)
+    assert [name for _, name in links] == ["Commands", "Training", "Skipped steps", "Quality", "Evaluations", "Training data", "Notes", "Settings", "Environment"]
+    assert [re.search(rf'<section id="{target}"><h2>', page) is not None for target, _ in links] == [True] * len(links)
+    assert "<pre>mezzo predict --model &#39;a &amp; b&#39;</pre>" in section(page, "Commands")
+
+
+def test_training_labels_and_lengths_are_counted(tmp_path):
+    page = render(tmp_path, list(steps(3)), label_names=["a", "b", "c"], train_counts=[1, 6, 3], train_lengths=[0, 3, 15, 16, 100, 100])
+    assert table_rows(section(page, "Training labels"))[1:] == [["b", "6", "60.0 %"], ["c", "3", "30.0 %"], ["a", "1", "10.0 %"]]
+    assert table_rows(section(page, "Text lengths"))[1:] == [
+        ["0 to 15", "3", "50.0 %"], ["16 to 31", "1", "16.7 %"], *[[f"{16 * i} to {16 * i + 15}", "0", "0.0 %"] for i in (2, 3, 4, 5)], ["96 to 111", "2", "33.3 %"]]
+
+
+def luminance(color):
+    channels = [int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_lines_of_charts_have_a_contrast_of_three(tmp_path):
+    """As WCAG 2.2, success criterion 1.4.11, asks of graphics: in light, in dark and in print."""
+    style = re.search("<style>(.*?)</style>", render(tmp_path, []), re.S)[1]
+    opacity = {name: float(value) for name, value in re.findall(r"svg \.(thin|link) {[^}]*opacity: ([.\d]+)", style)}
+    assert set(opacity) == {"thin", "link"}
+    themes = re.findall(r":root {(.*?)}", style, re.S)
+    assert len(themes) == 3
+    for theme in themes:
+        colors = {name: value if len(value) == 7 else "#" + "".join(2 * c for c in value[1:]) for name, value in re.findall(r"--(\w+): (#\w+)", theme)}
+        for name in ["grid", "muted", "bad", *[f"c{i}" for i in range(1, 9)]]:
+            assert contrast(colors[name], colors["card"]) >= 3, (name, colors[name])
+        for i in range(1, 9):
+            for alpha in opacity.values():
+                blend = "#" + "".join(f"{round(alpha * int(colors[f'c{i}'][k:k + 2], 16) + (1 - alpha) * int(colors['card'][k:k + 2], 16)):02x}" for k in (1, 3, 5))
+                assert contrast(blend, colors["card"]) >= 2.9, (f"c{i}", alpha, contrast(blend, colors["card"]))

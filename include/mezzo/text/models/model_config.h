@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,8 @@ struct ModelConfig {
   /// tokens two overlap by; empty where texts are cut.
   std::string window_pooling;
   int64_t window_stride = 0;
+  /// Whether the model was trained on pairs of texts; nullopt if its file does not say.
+  std::optional<bool> reads_pairs;
   /// bos_token_id, eos_token_id and their like, by name, in JSON, as the file has them: save() hands them on.
   std::map<std::string, std::string> other_token_ids;
 

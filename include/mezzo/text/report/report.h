@@ -19,6 +19,7 @@ struct MisreadText {
   std::string text, label, predicted;
   double score = 0;  ///< as of Mistake
   std::string before = "", after = "";
+  std::string place = "";  ///< "file:line"; empty if it is not known
 };
 
 /// What a report is made of. Everything but the records may be left empty; its part of the page is
@@ -45,16 +46,23 @@ struct ReportInput {
   Pairs default_settings;                              ///< what they would be if nobody had chosen
   Pairs environment;                                   ///< versions, machine
   std::vector<MisreadText> misread = {};               ///< the surest mistakes, in their order
-  std::vector<std::string> notes = {};  ///< on data and model; those on what may be wrong begin with "warning: "
+  std::vector<std::string> notes = {};      ///< on data and model; those on what may be wrong begin with "warning: "
+  Pairs commands = {};                      ///< what to type or to run, by its purpose
+  std::vector<int64_t> train_counts = {};   ///< training texts, or words, of each label
+  std::vector<int64_t> train_lengths = {};  ///< tokens of each training text
 };
 
-/// Renders `report.html`: headline numbers, curves over the steps with their values in tables, where the time went,
-/// why steps were skipped, what `--diagnose` found, confusion matrix, quality of each label, what is confused most, the
-/// surest mistakes, a reliability diagram, the evaluation's report, notes on the data, settings and environment. The
-/// page is one self-contained file: no script, nothing loaded, light and dark by the reader's preference, fit for print
-/// and narrow screens. All strings are escaped, so texts and names may come from anywhere. Long runs are thinned to
-/// what the pixels can show (least and greatest value of each column), which keeps the page under 1 MB. Equal input
-/// gives equal bytes.
+/// Renders `report.html`. Warnings and headline numbers come first: accuracy has the majority baseline beside it, and a
+/// 95 % confidence interval. Then follow:
+/// - the commands of the run and for its model
+/// - curves over the steps, skipped steps, what `--diagnose` found
+/// - quality: confusion matrix, labels, mistakes with file and line, calibration
+/// - evaluations, time, training data, notes, settings, environment
+///
+/// The page is one self-contained file: no script, nothing loaded, light and dark by the reader's preference, fit for
+/// print and narrow screens. All strings are escaped, so texts and names may come from anywhere. Long runs are thinned
+/// to what the pixels can show (least and greatest value of each column), which keeps the page under 1 MB. Equal input
+/// gives equal bytes. Shares are in percent with one decimal, other numbers have four digits.
 /// @throws c10::ValueError  if the confusion matrix is not square
 std::string render_report(const ReportInput& input);
 

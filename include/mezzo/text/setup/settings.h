@@ -177,7 +177,7 @@ void visit_settings(Config& config, Visit&& visit) {
         config.batch_size);
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
   visit(Setting(kRecipe, "max-length",
-                "longest text, in tokens; longer ones are cut; auto: what cuts at most 1 % of the training texts")
+                "longest text, in tokens; longer ones are cut; auto: at most 1 % of the training texts are cut")
             .metavar("N")
             .basic()
             .between(2, kMillion)
@@ -188,7 +188,8 @@ void visit_settings(Config& config, Visit&& visit) {
             .one_of({"none", "mean", "max"}),
         config.window);
   visit(Setting(kRecipe, "stride", "tokens that neighbouring windows share").between(0, kMillion), config.stride);
-  visit(Setting(kRecipe, "epochs", "passes over the training texts; auto: 3, or up to 20 to reach 300 steps")
+  visit(Setting(kRecipe, "epochs", "passes over the training texts; auto: 3, or up to 20 for few texts")
+            .metavar("NUMBER")
             .basic()
             .between(1e-6, 1e6)
             .none("auto")
@@ -220,7 +221,7 @@ void visit_settings(Config& config, Visit&& visit) {
             .below_most(true),
         config.lora_dropout);
   visit(Setting(kRecipe, "lora-target-modules",
-                "linear layers with LoRA adapters, e.g. query,value; by default all within the layers")
+                "linear layers with LoRA adapters, e.g. query,value; without it, all layers of the encoder")
             .metavar("NAMES"),
         config.lora_target_modules);
   visit(Setting(kRecipe, "class-weights", "weights of classes in the loss: balanced, or NAME=WEIGHT,...")
@@ -239,7 +240,8 @@ void visit_settings(Config& config, Visit&& visit) {
         config.gradient_checkpointing);
   visit(Setting(kRecipe, "optimizer", "optimizer").one_of({"adamw", "adam", "sgd", "lamb"}), config.optimizer);
   visit(Setting(kRecipe, "learning-rate",
-                "peak learning rate; auto: 5e-5 x (768 / hidden size)^2, at most 1e-3; 2e-4 with --lora")
+                "peak learning rate; auto: 5e-5 * (768 / hidden size)^2, at most 1e-3; or 2e-4 with --lora")
+            .metavar("NUMBER")
             .basic()
             .between(0, kHuge)
             .none("auto")
@@ -255,7 +257,7 @@ void visit_settings(Config& config, Visit&& visit) {
             .between(0, 1)
             .below_most(true),
         config.adam_beta2);
-  visit(Setting(kRecipe, "adam-epsilon", "number added to the divisor; 1e-8 for adamw and adam, 1e-6 for lamb")
+  visit(Setting(kRecipe, "adam-epsilon", "number added to the divisor, for adamw, adam (1e-8) and lamb (1e-6)")
             .between(0, kHuge)
             .none("as the optimizer has it"),
         config.adam_epsilon);
@@ -349,7 +351,8 @@ void visit_settings(Config& config, Visit&& visit) {
 
   constexpr std::string_view kRun = "Run";
   visit(Setting(kRun, "eval-every",
-                "steps between evaluations on dev, epoch, or a share of an epoch such as 0.25; 0: only at the end")
+                "time between evaluations on dev: steps, epoch, or a share such as 0.25; 0: only at the end")
+            .metavar("WHEN")
             .basic()
             .none("auto")
             .takes_none(true)
@@ -368,7 +371,9 @@ void visit_settings(Config& config, Visit&& visit) {
         config.pause_at);
   visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are probabilities").changes_no_numbers(),
         config.calibrate);
-  visit(Setting(kRun, "save-every", "steps between checkpoints, epoch, or a share of an epoch; 0: none by steps")
+  visit(Setting(kRun, "save-every",
+                "time between checkpoints: steps, epoch, or a share such as 0.25; 0: by minutes alone")
+            .metavar("WHEN")
             .changes_no_numbers(),
         config.save_every);
   visit(Setting(kRun, "save-minutes", "minutes between checkpoints; 0: none by time")
