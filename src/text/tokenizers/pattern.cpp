@@ -118,8 +118,14 @@ std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   }();
   TORCH_CHECK(kInitialized == ONIG_NORMAL, "Oniguruma cannot be initialized: ", message_of(kInitialized, nullptr));
   constexpr size_t kMaxBytes = size_t{1} << 16;
-  const std::string& regex = field.as_string();
+  std::string regex = field.as_string();
   field.expect(regex.size() <= kMaxBytes, "a regular expression of at most " + std::to_string(kMaxBytes) + " bytes");
+  if (ONIGURUMA_VERSION_INT < 60909) {  // which does not count these as punctuation, as later versions do
+    constexpr std::string_view kPunctuation = "[:punct:]";
+    for (size_t i = 0; (i = regex.find(kPunctuation, i)) != regex.npos;) {
+      regex.insert(i += kPunctuation.size(), "$+<=>^`|~");
+    }
+  }
   OnigRegex made = nullptr;
   OnigErrorInfo info{};
   const OnigUChar* const begin = bytes_of(regex);

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "text/io/json.h"
@@ -127,7 +128,8 @@ json make_config(const TokenizerConfig& config,
   return result;
 }
 
-PipelineSpec make_spec(GivenFiles given, const TokenizerConfig& config, const std::string& name) {
+PipelineSpec make_spec(GivenFiles given, const std::shared_ptr<const TokenizerConfig>& files, const std::string& name) {
+  const TokenizerConfig& config = *files;
   const bool as_is = name == "TokenizersBackend";
   PipelineSpec spec;
   spec.source = given.source;
@@ -160,14 +162,14 @@ PipelineSpec make_spec(GivenFiles given, const TokenizerConfig& config, const st
   } else {
     const ClassDocument document(name, config, tokens);
     spec.document = document.make(given);
-    spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
+    spec.post_processor = [document, files](const PipelineSpec::FindId& find) { return document.post_processor(find); };
   }
   // If there is a tokenizer.json, transformers ignores these settings. So do the classes, which write the
   // post-processor last.
   const JsonField root = config.root();
   const bool has_settings = root.has("add_bos_token") || root.has("add_eos_token");
   if (given.is_sentencepiece && has_settings && as_is) {
-    spec.post_processor = [root, tokens](const PipelineSpec::FindId& find) {
+    spec.post_processor = [root, tokens, files](const PipelineSpec::FindId& find) {
       return post_processor_of_settings(root, tokens, find);
     };
   }
@@ -177,8 +179,8 @@ PipelineSpec make_spec(GivenFiles given, const TokenizerConfig& config, const st
 }  // namespace
 
 PipelineSpec read_pipeline_folder(const fs::path& folder) {
-  const TokenizerConfig config(folder);
-  std::string name = config.tokenizer_class();
+  const auto config = std::make_shared<const TokenizerConfig>(folder);
+  std::string name = config->tokenizer_class();
   // A bare vocab.txt is a BERT's.
   if (name == "TokenizersBackend" && !is_there(folder / "tokenizer.json") && !is_there(folder / "tokenizer.model")) {
     name = "BertTokenizer";
@@ -187,7 +189,7 @@ PipelineSpec read_pipeline_folder(const fs::path& folder) {
 }
 
 PipelineSpec read_bert_vocab(const fs::path& vocab_txt) {
-  return make_spec(read_vocab_txt_file(vocab_txt), TokenizerConfig(), "BertTokenizer");
+  return make_spec(read_vocab_txt_file(vocab_txt), std::make_shared<const TokenizerConfig>(), "BertTokenizer");
 }
 
 }  // namespace mezzo::text

@@ -495,22 +495,25 @@ REGEXES = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯ]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)",
-    r" ?[^(\s|[.,!?…。，、।۔،])]+", r"(?=[A-Z])", r"(?<=[a-z])(?=[A-Z])", r"x*", r"\b", r"^", r"$", r"(?m:.)", r"(\w)\1", r"\h+", r"\X", r"\R", r"(?<![\p{L}])e",
-    r"[[:punct:]]", r"[\u0300-\u036f]", r"\p{Han}|\p{Emoji}", r"(?:)", r"a++b|a(?>b+)c", r"\s{2,}|[\n\r\t]", r"  +", r"\s",
+    r" ?[^(\s|[.,!?…。，、।۔،])]+", r"(?m:.)", r"(\w)\1", r"\h+", r"\X", r"\R", r"(?<![\p{L}])e",
+    r"[[:punct:]]", r"[\u0300-\u036f]", r"\p{Han}|\p{Emoji}", r"a++b|a(?>b+)c", r"\s{2,}|[\n\r\t]", r"  +", r"\s",
 ]
+EMPTY = [r"(?=[A-Z])", r"(?<=[a-z])(?=[A-Z])", r"x*", r"\b", r"^", r"$", r"(?:)"]
 
 
-@pytest.mark.parametrize("regex", REGEXES)
+@pytest.mark.parametrize("regex", REGEXES + EMPTY)
 def test_any_regular_expression_splits_and_replaces(regex, byte_level, tmp_path):
-    texts = random_texts(31, 150) + ["", "x", "axxb", "helloWorld ABc", "aabbcc 1234567", "don't DON'T\r\n\r\n  x", "\x00\x00", "e\u0301\u200d👩‍💻", " " * 300, "a" * 5000]
+    # Debian 12's Oniguruma has the characters of Unicode 14, as Python 3.11 has, and that of tokenizers those of Unicode 16.
+    texts = ["".join(c for c in text if unicodedata.category(c) != "Cn") for text in random_texts(31, 150)] + ["", "x", "axxb", "helloWorld ABc", "aabbcc 1234567", "don't DON'T\r\n\r\n  x", "\x00\x00", "e\u0301\u200d👩‍💻", " " * 300, "a" * 5000]
     for i, behavior in enumerate(["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]):
         tokenizer = copy_of(byte_level)
         split = pre_tokenizers.Split(Regex(regex), behavior, invert=i % 2 == 1)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         assert_same_ids(loaded(tmp_path / behavior, tokenizer), tokenizer, texts)
-    tokenizer = copy_of(byte_level)
-    tokenizer.normalizer = normalizers.Replace(Regex(regex), "<é>")
-    assert_same_ids(loaded(tmp_path / "replace", tokenizer), tokenizer, texts)
+    if regex not in EMPTY:  # whose matches tokenizers panics on, or writes to other places
+        tokenizer = copy_of(byte_level)
+        tokenizer.normalizer = normalizers.Replace(Regex(regex), "<é>")
+        assert_same_ids(loaded(tmp_path / "replace", tokenizer), tokenizer, texts)
 
 
 def test_a_regular_expression_reads_invalid_utf8_as_replacement_characters(byte_level, tmp_path):

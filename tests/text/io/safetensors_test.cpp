@@ -87,7 +87,7 @@ TEST_F(SafetensorsTest, ListsNamesInTheOrderOfTheirData) {
 TEST_F(SafetensorsTest, AcceptsAnEmptyHeaderAndUnknownFields) {
   EXPECT_TRUE(open("{}").names().empty());
   EXPECT_TRUE(open(R"({"__metadata__":null})").metadata().empty());
-  open(R"({"a":{"dtype":"F32","x":1,"shape":[0],"x":[{"y":[null,true,false,-1.5e+3,"z"]}],"data_offsets":[0,0]}})");
+  open(R"({"a":{"dtype":"F32","x":1,"shape":[0],"z":[{"y":[null,true,false,-1.5e+3,"z"]}],"data_offsets":[0,0]}})");
 }
 
 TEST_F(SafetensorsTest, RefusesAFileThatIsTooShortOrCutOff) {

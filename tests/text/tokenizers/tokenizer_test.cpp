@@ -219,7 +219,7 @@ TEST_F(TokenizerTest, RefusesAFileThatIsNoVocabulary) {
   const std::string vocab = (folder_ / "vocab.txt").string();
   write("vocab.txt", "{\n\"text\": \"a\",\n\"label\": 0}\n");
   EXPECT_EQ(load_error(), vocab +
-                              ": the vocabulary lacks the tokens \"[UNK]\", \"[PAD]\", \"[CLS]\", \"[SEP]\", "
+                              ": the vocabulary lacks the tokens \"[UNK]\", \"[SEP]\", \"[PAD]\", \"[CLS]\", "
                               "\"[MASK]\"; is it that of a BERT model, one token a line?");
   write("vocab.txt", "[PAD]\n" + std::string(3'000'000, 'x') + "\n");
   EXPECT_EQ(load_error(), vocab +
