@@ -7,9 +7,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 job=${1:-}
 case $job in
-  labels) flags=(--task multi_label_classification --class-weights balanced) ;;
-  authors) flags=(--task token_classification) ;;
-  long) flags=(--max-length 128 --window mean --stride 16 --batch-size 8) ;;
+  labels) flags=(--task multi_label_classification --max-length 64 --class-weights balanced) ;;
+  authors) flags=(--task token_classification --max-length 96) ;;
+  long) flags=(--max-length 128 --window mean --stride 16 --batch-size 8 --eval-every 25) ;;
   *)
     echo "jobs: say which: labels, authors or long" >&2
     exit 2
@@ -24,4 +24,5 @@ out=out/$job
 mkdir -p "$out"
 "$python" tools/fortunes.py --job "$job" --output "$out/data"
 build/release/bin/mezzo train --model "$model" --train "$out/data/train.jsonl" --dev "$out/data/dev.jsonl" \
-  --test "$out/data/test.jsonl" --output "$out/model" --overwrite "${flags[@]}"
+  --test "$out/data/test.jsonl" --output "$out/model" --overwrite --epochs 1 --learning-rate 2e-4 --schedule linear \
+  --warmup-ratio 0.1 --max-grad-norm 1 "${flags[@]}"
