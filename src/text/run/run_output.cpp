@@ -25,7 +25,6 @@
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/checkpoint/checkpoint_format.h"
-#include "text/run/environment.h"
 #include "text/run/run_identity.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
