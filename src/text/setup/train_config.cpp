@@ -242,6 +242,7 @@ void apply_recipe(TrainConfig& config, const std::string& name) {
   config.max_length = 128;
   config.learning_rate = 3e-5;
   config.schedule = "constant";
+  config.warmup_ratio = 0;
   config.max_grad_norm = 0;
   config.eval_every = StepInterval::steps(50);
 }

@@ -105,7 +105,7 @@ def test_reference_recipe_and_what_wins_over_it(data, tmp_path):
     (tmp_path / "run.toml").write_text('recipe = "reference"\nepochs = 2\nmax_length = 16\nlearning_rate = "auto"\n')
     mezzo("train", "--config", tmp_path / "run.toml", "--overwrite", "--schedule", "linear", *tiny(data, tmp_path / "out"))
     chosen = settings(tmp_path / "out")
-    assert {name: chosen[name] for name in expected} == expected | {"epochs": "2", "schedule": "linear", "learning-rate": "0.001", "warmup-ratio": "0.1"}
+    assert {name: chosen[name] for name in expected} == expected | {"epochs": "2", "schedule": "linear", "learning-rate": "0.001"}
     done = mezzo("train", *tiny(data, tmp_path / "out", "--recipe", "referenc"), check=False)
     assert done.returncode == 2 and "--recipe" in done.stderr and "Did you mean 'reference'?" in done.stderr
 

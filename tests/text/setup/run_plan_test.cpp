@@ -144,6 +144,7 @@ TEST(RunPlanDefaultsTest, ReferenceRecipeIsTheReferencePrograms) {
   EXPECT_EQ(config.learning_rate, 3e-5);
   EXPECT_EQ(config.max_length, 128);
   EXPECT_EQ(config.max_grad_norm, 0);
+  EXPECT_EQ(config.warmup_ratio, 0);
   EXPECT_THROW(apply_recipe(config, "referenc"), c10::ValueError);
 }
 
