@@ -104,11 +104,13 @@ const EvalRecord* best_eval(const ReportInput& input) {
   return found == input.evals.rend() ? nullptr : &*found;
 }
 
-/// The metric that the best model was chosen by, and those that are told in the same unit.
+/// The metric that the best model was chosen by, and those of the same unit.
 Chart metric_chart(const ReportInput& input) {
   const MetricInfo& first = input.metrics.front();
+  const double unit = first.is_share ? 100 : 1;
   Chart chart;
   chart.title = "Dev " + first.title;
+  chart.unit = first.is_share ? "%" : "";
   chart.from_zero = false;
   if (!input.steps.empty()) {  // the same steps as in the other charts
     chart.x_range = {static_cast<double>(input.steps.front().step), static_cast<double>(input.steps.back().step)};
@@ -117,7 +119,7 @@ Chart metric_chart(const ReportInput& input) {
   for (const MetricInfo& metric : input.metrics) {
     if (metric.is_share == first.is_share) {
       chart.series.push_back(eval_series(input.evals, metric.title, color,
-                                         [&](const EvalRecord& eval) { return value_of(eval, metric); }));
+                                         [&](const EvalRecord& eval) { return unit * value_of(eval, metric); }));
       color = color == 2 ? 3 : 2;  // the page has three, and the best model's point the first
     }
   }
@@ -126,7 +128,7 @@ Chart metric_chart(const ReportInput& input) {
                             .look = Look::kPoints,
                             .color = 1,
                             .x = {static_cast<double>(best->step)},
-                            .y = {value_of(*best, first)}});
+                            .y = {unit * value_of(*best, first)}});
   }
   return chart;
 }

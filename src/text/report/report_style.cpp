@@ -26,7 +26,8 @@ main { max-width: 1160px; margin: 0 auto; padding: 36px 24px 48px; }
 h1 { font-size: 28px; line-height: 1.25; letter-spacing: -.01em; margin: 0; }
 h2 { font-size: 18px; margin: 36px 0 12px; }
 h3 { font-size: 15px; margin: 18px 0 8px; }
-h2 + .quality { margin-top: -8px; }
+h2 + .quality, h2 + .columns { margin-top: -8px; }
+.card > h3:first-child { margin-top: 0; }
 .sub, .unit, footer { color: var(--muted); }
 .sub { margin: 4px 0 24px; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 20px 0 0; }

@@ -151,15 +151,15 @@ std::string render_notes(const ReportInput& input) {
 
 namespace {
 
-using Counts = std::vector<std::pair<std::string, int64_t>>;
+using NamedCounts = std::vector<std::pair<std::string, int64_t>>;
 
 /// The counts with bars, the largest as wide as its cell.
 std::string count_table(const std::string& title,
                         const std::string& name,
-                        const Counts& counts,
+                        const NamedCounts& counts,
                         const std::string& of) {
   int64_t most = 1, all = 0;
-  for (const auto& [_, count] : counts) {
+  for (const auto& [what, count] : counts) {
     most = std::max(most, count);
     all += count;
   }
@@ -174,12 +174,12 @@ std::string count_table(const std::string& title,
 }
 
 /// In at most twelve classes of equal width.
-Counts histogram(const std::vector<int64_t>& lengths) {
+NamedCounts histogram(const std::vector<int64_t>& lengths) {
   constexpr int64_t kMostBins = 12;
   const int64_t longest = std::ranges::max(lengths);
   int64_t width = 1;
   while (width * kMostBins <= longest) width *= 2;
-  Counts counts;
+  NamedCounts counts;
   for (int64_t bin = 0; bin * width <= longest; ++bin) {
     counts.emplace_back(width == 1 ? std::to_string(bin) : fmt::format("{} to {}", bin * width, (bin + 1) * width - 1),
                         0);
@@ -192,11 +192,11 @@ Counts histogram(const std::vector<int64_t>& lengths) {
 
 std::string render_training_data(const ReportInput& input) {
   constexpr size_t kMostLabels = 60;
-  Counts labels;
+  NamedCounts labels;
   for (size_t i = 0; i < input.train_counts.size(); ++i) {
     labels.emplace_back(i < input.label_names.size() ? input.label_names[i] : std::to_string(i), input.train_counts[i]);
   }
-  std::ranges::stable_sort(labels, std::ranges::greater(), &Counts::value_type::second);
+  std::ranges::stable_sort(labels, std::ranges::greater(), &NamedCounts::value_type::second);
   std::string body;
   if (labels.size() > kMostLabels) {
     body = fmt::format("<p class=\"unit\">The {} most frequent of {} labels.</p>", kMostLabels, labels.size());

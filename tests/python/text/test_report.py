@@ -114,8 +114,8 @@ def test_points_and_hover_columns_carry_the_exact_values(tmp_path):
     read = lambda svg, name: [(float(e.get("data-x")), float(e.get("data-y"))) for e in with_class(svg, name)]
     assert read(page["Loss"], "h") == [(record["step"], record["loss"]) for record in records]
     assert read(page["Loss"], "dot") == [(record["step"], record["loss"]) for record in evaluations]
-    assert read(page["Dev accuracy"], "dot") == [(r["step"], r["accuracy"]) for r in evaluations] + [
-        (r["step"], r["macro_f1"]) for r in evaluations]
+    assert read(page["Dev accuracy"], "dot") == [(r["step"], 100 * r["accuracy"]) for r in evaluations] + [
+        (r["step"], 100 * r["macro_f1"]) for r in evaluations], "in percent"
     assert read(page["Loss scale"], "h") == [(record["step"], record["loss_scale"]) for record in records]
     assert read(page["Tokens per second"], "h") == [(r["step"], r["tokens"] / r["seconds"]) for r in records]
 
