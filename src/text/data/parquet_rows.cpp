@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "text/data/parquet_module.h"
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
 #include "text/io/utf8.h"
-#include "text/parquet/parquet_module.h"
 
 namespace mezzo::text {
 namespace {

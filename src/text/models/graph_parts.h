@@ -6,7 +6,7 @@
 
 #include "encoder/activation.h"
 #include "text/models/modules.h"
-#include "text/onnx/graph.h"
+#include "text/models/onnx_graph.h"
 
 /// What models are made of, as parts of an ONNX graph on padded batches: B texts of S tokens, H hidden size.
 namespace mezzo::text {

@@ -120,10 +120,10 @@ std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   constexpr size_t kMaxBytes = size_t{1} << 16;
   std::string regex = field.as_string();
   field.expect(regex.size() <= kMaxBytes, "a regular expression of at most " + std::to_string(kMaxBytes) + " bytes");
-  if (ONIGURUMA_VERSION_INT < 60909) {  // which does not count these as punctuation, as later versions do
+  if (ONIGURUMA_VERSION_INT < 60909) {  // whose punctuation is without symbols, unlike that of later versions
     constexpr std::string_view kPunctuation = "[:punct:]";
     for (size_t i = 0; (i = regex.find(kPunctuation, i)) != regex.npos;) {
-      regex.insert(i += kPunctuation.size(), "$+<=>^`|~");
+      regex.insert(i += kPunctuation.size(), R"(\p{S})");
     }
   }
   OnigRegex made = nullptr;

@@ -121,6 +121,9 @@ json make_config(const TokenizerConfig& config,
               {"do_lower_case", config.root().bool_or("do_lower_case", true)},
               {"tokenize_chinese_chars", config.root().bool_or("tokenize_chinese_chars", true)},
               {"strip_accents", config.root()["strip_accents"].value()}};
+    for (const char* key : {"pad_token", "mask_token"}) {
+      if (config.is_dropped(key)) result[key] = nullptr;  // else the class has one
+    }
   }
   for (const NamedToken& token : tokens) result[token.key] = token.content;
   if (config.model_max_length() != 0) result["model_max_length"] = config.model_max_length();

@@ -83,7 +83,8 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
   const auto max_length = config_.find("model_max_length");
   if (max_length != config_.end()) model_max_length_ = max_length->get<int64_t>();
   if (config_.value("truncation_side", "right") == "left") truncation_side_ = TruncationSide::kLeft;
-  if (config_.contains("pad_token")) pad_id_ = find_id(config_["pad_token"].get<std::string>());
+  const auto pad_token = config_.find("pad_token");
+  if (pad_token != config_.end() && pad_token->is_string()) pad_id_ = find_id(pad_token->get<std::string>());
   document_["model"].erase("vocab");
   document_["model"].erase("merges");
   document_.erase("added_tokens");

@@ -140,9 +140,9 @@ def test_what_is_not_known_is_refused(change, what, trained, tmp_path):
 
 
 @pytest.mark.parametrize("tail, what", [
-    (b"\x0a\xff", "a number is cut off"), (b"\x0a\x05ab", "the file ends inside of a field"), (b"\x0b", "is no field"),
+    (b"\x0a\xff", "a number is cut off"), (b"\x0a\x05ab", "the file ends inside of a field"), (b"\x0b", "has an unknown type or number"),
     (b"\x32\x01a", "the field 6 is unknown to mezzo"), (b"\x08\x01", "pieces has an unexpected type"),
-    (b"\x1a\x02\x38\x01", "normalizer_spec: the field 7 is none"), (b"\x0a\x03\x0a\x01\xff", "pieces: piece is not UTF-8"),
+    (b"\x1a\x02\x38\x01", "normalizer_spec: the field 7 is unknown"), (b"\x0a\x03\x0a\x01\xff", "pieces: piece is not UTF-8"),
     (b"\x0a\x05\x0a\x01a\x18\x09", "type must be from 1 to 6, got 9"), (b"\xff" * 12, "cut off or too long"),
     (b"\x12\x0c\xc0\x02" + b"\xff" * 4 + b"\x7f" + b"\0" * 5, "unk_id has more than 32 bits")])
 def test_broken_messages_are_refused(tail, what, trained, tmp_path):

@@ -1,4 +1,4 @@
-#include "text/onnx/graph.h"
+#include "text/models/onnx_graph.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-#include "text/parquet/parquet_module.h"
+#include "text/data/parquet_module.h"
 
 #include <arrow/api.h>
 #include <arrow/extension_type.h>
