@@ -18,6 +18,7 @@
 ///   those that were given it;
 /// - fallback.cpp, launch.h: LibTorch's operators, by their CPU kernels, with the sizes of
 ///   their results known at once;
+/// - layers.cpp: convolutions of images, batch norms and LSTM cells;
 /// - copy.cpp: what is read too early is NaN;
 /// - ordering.h: memory that streams use without an event between them, or that is
 ///   freed too early, is a fault;

@@ -1,17 +1,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/enum_tag.h>
-#include <ATen/ops/_slow_conv2d_backward.h>
-#include <ATen/ops/_slow_conv2d_forward.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "simulated/arguments.h"
@@ -230,44 +226,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&call>());
     }
   }
-}
-
-/// Where LibTorch leaves convolutions to the backend. Of images, without dilation and groups.
-void check_convolution(const at::Tensor& x, at::IntArrayRef dilation, bool transposed, int64_t num_groups) {
-  TORCH_CHECK(x.dim() == 4 && !transposed && num_groups == 1 && dilation[0] == 1 && dilation[1] == 1,
-              "simulated device: this kind of convolution is not known to it");
-}
-
-at::Tensor convolution(const at::Tensor& x,
-                       const at::Tensor& weight,
-                       const std::optional<at::Tensor>& bias,
-                       at::IntArrayRef stride,
-                       at::IntArrayRef padding,
-                       at::IntArrayRef dilation,
-                       bool transposed,
-                       at::IntArrayRef /*output_padding*/,
-                       int64_t num_groups) {
-  check_convolution(x, dilation, transposed, num_groups);
-  return at::_slow_conv2d_forward(x, weight, weight.sizes().slice(2), bias, stride, padding);
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& grad,
-                                                                    const at::Tensor& x,
-                                                                    const at::Tensor& weight,
-                                                                    at::IntArrayRef stride,
-                                                                    at::IntArrayRef padding,
-                                                                    at::IntArrayRef dilation,
-                                                                    bool transposed,
-                                                                    at::IntArrayRef /*output_padding*/,
-                                                                    int64_t num_groups,
-                                                                    std::array<bool, 3> output_mask) {
-  check_convolution(x, dilation, transposed, num_groups);
-  return at::_slow_conv2d_backward(grad, x, weight, weight.sizes().slice(2), stride, padding, output_mask);
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("convolution_overrideable", &convolution);
-  m.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
 }  // namespace
