@@ -18,7 +18,8 @@ std::map<std::string, std::string> ModelConfig::values() const {
       "initializer_range", "label2id",     "problem_type", "sinusoidal_pos_embds",
       "window_pooling",    "window_stride"};
   std::map<std::string, std::string> values;
-  for (const auto& [name, value] : nlohmann::json::parse(json()).items()) {
+  const auto fields = nlohmann::json::parse(json());
+  for (const auto& [name, value] : fields.items()) {
     if (std::ranges::find(kOthers, name) == std::end(kOthers) && !other_token_ids.contains(name)) {
       values[name] = value.is_string() ? value.get<std::string>() : value.dump();
     }
