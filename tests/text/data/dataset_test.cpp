@@ -140,7 +140,7 @@ TEST_F(LoadRowsTest, ReadsAColumnForEachLabel) {
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": [], "threat": 0, "insult": 0})", toxic),
             "a.jsonl:1: row 1: the label 'toxic' is an array, not 0, 1, true or false.");
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "toxic": 1})", toxic),
-            "a.jsonl:1: row 1: the row has two keys \"toxic\".");
+            "a.jsonl:1: row 1: the key 'toxic' occurs twice in one object. Keep one.");
   EXPECT_EQ(error("a.jsonl", R"(["a", 1])", toxic), "a.jsonl:1: row 1: the row is an array, which has no \"toxic\".");
   EXPECT_EQ(error("a.csv", "text,b,c\n", LoadRowsOptions().columns({.label = "b,c"})),
             "--label-column names 2 columns, one for each label, which needs --task multi_label_classification");
