@@ -179,10 +179,9 @@ TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
     EXPECT_THAT(load("a.txt", "text\tlabel\ngood\t1\n", with({.delimiter = name})).texts, ElementsAre("good"));
     EXPECT_THAT(load("a.data", "text\tlabel\ngood\t1\n", with({.delimiter = name})).texts, ElementsAre("good"));
   }
-  EXPECT_EQ(
-      error("a.csv", "text;label\n", with({.delimiter = ","})),
-      "a.csv:1: no columns 'text' and 'label' among 'text;label'. Pass --text-column NAME --label-column "
-      "'text;label'. If this line is a row and no header, name the columns: --columns text,label.");
+  EXPECT_EQ(error("a.csv", "text;label\n", with({.delimiter = ","})),
+            "a.csv:1: no columns 'text' and 'label' among 'text;label'. Pass --text-column NAME --label-column "
+            "'text;label'. If this line is a row and no header, name the columns: --columns text,label.");
   for (const char* bad : {"", ",,", "\"", "é"}) {
     EXPECT_THAT(error("a.csv", "text", with({.delimiter = bad})), StartsWith("--delimiter must be auto, tab,"));
   }
