@@ -193,7 +193,9 @@ std::string json_of_others(const std::vector<std::string>& names,
 
 bool begins_table(std::string_view text, const Columns& columns) {
   const auto records = first_records(text, '\t', /*unquoted=*/false);
-  return records && !records->empty() && records->front().size() > 1 && columns.missing(records->front()).empty();
+  if (!records || records->empty() || !columns.missing(records->front()).empty()) return false;
+  const size_t count = records->front().size();
+  return count > 1 && std::ranges::all_of(*records, [&](const auto& fields) { return fields.size() == count; });
 }
 
 void read_csv(TextInput& input, char delimiter, RowCollector& rows) {

@@ -89,6 +89,8 @@ class JsonRows {
 
   void read(bool are_lines) {
     if (json_.at_end()) return;
+    is_in_row_ = true;  // for a value that is neither a row nor an array
+    json_.advise_null(false);
     const char first = json_.first_in_array();
     const bool may_be_row = first == '[' ? are_lines && rows_.has_words()
                                          : first == '\0' || (first == '"' && rows_.has_labels()) || are_lines;

@@ -119,9 +119,9 @@ bool is_tag(std::string_view label) { return label == "O" || (label.size() > 2 &
 size_t count_numbered_columns(std::string_view text) {
   std::vector<std::vector<std::string>> words;
   while (!text.empty()) {
-    auto columns = columns_of(text.substr(0, text.find_first_of("\r\n")));
-    text.remove_prefix(std::min(text.find_first_of("\r\n"), text.size() - 1) + 1);
-    if (text.starts_with('\n')) text.remove_prefix(1);
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
+    auto columns = columns_of(text.substr(0, end));
+    text.remove_prefix(std::min(end + (text.substr(end).starts_with("\r\n") ? 2 : 1), text.size()));
     const bool ends_text = columns.empty() || columns.front() == "-DOCSTART-";
     if (ends_text && words.size() > 1) break;
     if (ends_text) words.clear();

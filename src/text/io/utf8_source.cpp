@@ -29,7 +29,7 @@ constexpr size_t kMostInvalid = 1000;  // one byte in so many
 /// Names of Python and of browsers that iconv lacks, or takes for a smaller set of characters.
 std::string name_for_iconv(std::string_view name) {
   std::string upper(name);
-  for (char& c : upper) c = c == '_' ? '-' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   constexpr std::pair<std::string_view, const char*> kNames[] = {
       {"UTF8", "UTF-8"},     {"UTF-8-SIG", "UTF-8"}, {"UTF16", "UTF-16"},  {"UTF32", "UTF-32"},
       {"GB2312", "GB18030"}, {"GBK", "GB18030"},     {"CP936", "GB18030"}, {"LATIN-1", "ISO-8859-1"}};
@@ -96,10 +96,10 @@ void check_is_text(const std::string& file, std::string_view head) {
 Utf8Source::Utf8Source(const std::filesystem::path& file, std::string_view encoding)
     : file_(file.string()), is_pipe_(!std::filesystem::is_regular_file(file)), source_(open_bytes(file)) {
   fill(kBlock);
-  TORCH_CHECK_VALUE(!rest().empty(), file_, ": the file is empty.");
   check_is_text(file_, rest());
   if (encoding != "auto") use(name_for_iconv(encoding));
   use_mark();
+  TORCH_CHECK_VALUE(!rest().empty() || !at_end_, file_, ": the file is empty.");
   if (is_decided_ || rest().substr(0, 16).find('\0') == std::string_view::npos) return;
   const std::string utf16 = utf16_without_mark(rest());
   TORCH_CHECK_VALUE(!utf16.empty(), file_, ": the file is not text: it begins with zero bytes. If it is UTF-32, pass ",
@@ -185,7 +185,8 @@ void Utf8Source::detect() {
 void Utf8Source::replace(size_t length, std::span<char>& out) {
   length = std::min(length, rest().size());
   if (invalid_ == 0 && likely_.empty()) {
-    const std::string_view sample = rest().substr(0, kSample);
+    std::string_view sample = rest().substr(0, kSample);
+    sample.remove_prefix(std::ranges::find_if(sample, [](char c) { return (c & 0xC0) != 0x80; }) - sample.begin());
     likely_ = find_invalid_utf8(sample) + kLongestSequence > sample.size() ? "UTF-8" : likely_encoding(sample);
   }
   invalid_ += length;
