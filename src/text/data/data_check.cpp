@@ -71,9 +71,12 @@ class RowIndex {
   template <class Rows>
   explicit RowIndex(const Rows& rows) {
     rows_.reserve(rows.texts.size());
-    for (size_t i = 0; i < rows.texts.size(); ++i) {
+    for (const int64_t place : rows.texts.storage_order()) {
+      const auto i = static_cast<size_t>(place);
       const TextsOfRow texts = texts_of(rows, i);
-      if (!is_empty(texts.first) || !is_empty(texts.second)) rows_.emplace(texts, i);
+      if (is_empty(texts.first) && is_empty(texts.second)) continue;
+      size_t& first = rows_.emplace(texts, i).first->second;
+      first = std::min(first, i);
     }
   }
 

@@ -196,7 +196,7 @@ std::pair<Dataset, Dataset> split_at(const Dataset& dataset, const at::Tensor& o
     const std::span places(order.const_data_ptr<int64_t>() + begin, count);
     const RowPlaces& from = dataset.places;
     return Dataset{.texts = dataset.texts.select(places),
-                   .text_pairs = dataset.text_pairs.empty() ? Texts() : dataset.text_pairs.select(places),
+                   .text_pairs = dataset.text_pairs.select(places),
                    .targets = dataset.targets.defined() ? dataset.targets.index_select(0, order.narrow(0, begin, count))
                                                         : at::Tensor(),
                    .places = {from.file, select(from.lines, places), from.files, select(from.file_ids, places)},

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace mezzo::text {
 namespace {
@@ -39,17 +40,22 @@ void add_text(TokenizedTexts& texts, Ids ids, Ids token_types, Ids window_length
   add_row(texts.window_lengths, window_lengths, window_lengths.size() < 2, texts.ids, one_window);
 }
 
-/// @param encode  an Encoded of each text, from 0
+/// @param order  the places of all texts, in the order in which they are read
+/// @param encode  an Encoded of the text at a place
 template <class Encode>
-TokenizedTexts encode_all(int64_t count, const TokenizeOptions& options, bool has_words, const Encode& encode) {
+TokenizedTexts encode_all(const std::vector<int64_t>& order,
+                          const TokenizeOptions& options,
+                          bool has_words,
+                          const Encode& encode) {
   constexpr int64_t kTextsPerTask = 64, kTextsAtATime = 16384;  // the latter wait in memory for their place
   const auto& memory = options.memory;
   using RowsOfIds = Rows<int32_t>;
   TokenizedTexts texts{RowsOfIds(memory), RowsOfIds(memory), RowsOfIds(memory), RowsOfIds(memory)};
+  const int64_t count = std::ssize(order);
   for (int64_t first = 0; first < count; first += kTextsAtATime) {
     std::vector<Encoded> some(static_cast<size_t>(std::min(kTextsAtATime, count - first)));
     at::parallel_for(0, std::ssize(some), kTextsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) some[i] = encode(first + i);
+      for (int64_t i = begin; i < end; ++i) some[i] = encode(order[first + i]);
     });
     for (const auto& [encoding, window_lengths, lost] : some) {
       add_text(texts, encoding.input_ids, encoding.token_type_ids, window_lengths);
@@ -58,6 +64,12 @@ TokenizedTexts encode_all(int64_t count, const TokenizeOptions& options, bool ha
       texts.lost_tokens += lost;
     }
     if (options.on_texts) options.on_texts(first + std::ssize(some));
+  }
+  if (std::ranges::is_sorted(order)) return texts;
+  std::vector<int64_t> places(order.size());
+  for (int64_t i = 0; i < count; ++i) places[order[i]] = i;
+  for (Rows<int32_t>* rows : {&texts.ids, &texts.window_lengths, &texts.token_types, &texts.word_ids}) {
+    *rows = rows->select(places);
   }
   return texts;
 }
@@ -99,7 +111,7 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         const TokenizeOptions& options) {
   TORCH_CHECK_VALUE(text_pairs.empty() || text_pairs.size() == texts.size(), "tokenize: ", texts.size(),
                     " texts cannot be paired with ", text_pairs.size());
-  return encode_all(std::ssize(texts), options, /*has_words=*/false, [&](int64_t i) {
+  return encode_all(texts.storage_order(), options, /*has_words=*/false, [&](int64_t i) {
     return encode_cut(max_length, options.count_lost, [&](int64_t most) {
       return text_pairs.empty() ? tokenizer.encode(texts[i], most) : tokenizer.encode(texts[i], text_pairs[i], most);
     });
@@ -110,7 +122,9 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::vector<std::string>> words,
                         int64_t max_length,
                         const TokenizeOptions& options) {
-  return encode_all(std::ssize(words), options, /*has_words=*/true, [&](int64_t i) {
+  std::vector<int64_t> order(words.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return encode_all(order, options, /*has_words=*/true, [&](int64_t i) {
     return encode_cut(max_length, options.count_lost,
                       [&](int64_t most) { return tokenizer.encode_words(words[i], most); });
   });
@@ -121,7 +135,7 @@ TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
                                 int64_t max_length,
                                 int64_t stride,
                                 const TokenizeOptions& options) {
-  return encode_all(std::ssize(texts), options, /*has_words=*/false, [&](int64_t i) {
+  return encode_all(texts.storage_order(), options, /*has_words=*/false, [&](int64_t i) {
     Encoded all;
     for (const Encoding& window : tokenizer.encode_windows(texts[i], max_length, stride)) {
       const auto append_to = [](std::vector<int32_t>& ids, Ids more) {

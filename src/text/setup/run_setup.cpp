@@ -139,11 +139,12 @@ class LoadingProgress {
  public:
   explicit LoadingProgress(bool shows) : shows_(shows) {}
 
-  void show(const std::string& label, int64_t count, std::string_view unit) {
+  /// @param total  0: not known
+  void show(const std::string& label, int64_t done, int64_t total, std::string_view unit) {
     constexpr auto kPatience = std::chrono::seconds(3);
-    if (!shows_ || std::chrono::steady_clock::now() - begin_ < kPatience) return;
-    if (label != label_) bar_.emplace(ProgressBar::Options{.label = label_ = label});
-    bar_->update(count, unit);
+    if (!shows_) return;
+    if (label != label_) bar_.emplace(ProgressBar::Options{.label = label_ = label, .total = total});
+    if (std::chrono::steady_clock::now() - begin_ >= kPatience) bar_->update(done, unit);
   }
 
  private:
@@ -187,7 +188,7 @@ Datasets load_datasets(const TrainConfig& config,
                            .on_other_task(keeps_head(config, model) ? "--new-head --task" : "--task")
                            .memory(loading.memory)
                            .on_rows([&](const std::string& file, int64_t rows) {
-                             loading.progress->show("reading " + file, rows, "rows");
+                             loading.progress->show("reading " + file, rows, 0, "rows");
                            });
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
@@ -286,8 +287,8 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config,
                     config.window, " is for single texts with labels of their own; leave it out for ",
                     dataset.words.empty() ? "pairs" : "words");
   const TokenizeOptions options{.count_lost = true, .memory = loading.memory, .on_texts = [&](int64_t texts) {
-                                  loading.progress->show("tokenizing " + dataset.places.file, texts,
-                                                         fmt::format("of {} texts", dataset.size()));
+                                  loading.progress->show("tokenizing " + dataset.places.file, texts, dataset.size(),
+                                                         "texts");
                                 }};
   TokenizedTexts texts =
       config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, *config.max_length, config.stride, options)

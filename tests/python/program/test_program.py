@@ -461,7 +461,7 @@ def test_stars_from_1_to_5_are_classes_in_every_file_and_life_of_a_run(small, tm
     mezzo("train", "--model", small, "--train", train, "--dev-ratio", 0, "--batch-size", 8, "--learning-rate", 1e-3, "--schedule",
           "constant", "--seed", 1, "--max-steps", 4, "--output", tmp_path / "stars")
     assert (tmp_path / "shifted/model.safetensors").read_bytes() == (tmp_path / "stars/model.safetensors").read_bytes()
-    tested = json.loads((tmp_path / "out/run.json").read_text())["metrics"]["accuracy"]
+    tested = [record["accuracy"] for record in records(tmp_path / "out", "eval") if record["split"] == "test"][-1]
     assert json.loads(mezzo("eval", "--model", tmp_path / "out", "--data", test, "--json").stdout)["accuracy"] == tested
     unknown = write_rows(tmp_path / "unknown.jsonl", [(texts[0], 0)])
     done = mezzo("eval", "--model", tmp_path / "out", "--data", unknown, check=False)

@@ -27,6 +27,15 @@ TEST(RowsTest, KeepsRowsOfAnyLength) {
   EXPECT_FALSE(texts == (Texts{"a", "", "b d"}));
 }
 
+TEST(RowsTest, SaysInWhichOrderAFileHasThem) {
+  const ScratchFolder folder;
+  const int64_t places[] = {2, 0, 2, 1};
+  Texts texts(std::make_shared<RowMemory>(0, folder.path()));
+  for (const char* text : {"a", "b", "c"}) texts.push_back(text);
+  EXPECT_THAT(texts.select(places).storage_order(), ElementsAre(1, 3, 0, 2));
+  EXPECT_THAT((Texts{"a", "b", "c"}.select(places).storage_order()), ElementsAre(0, 1, 2, 3));
+}
+
 TEST(RowsTest, KeepsSelectionsWhenTheOthersAreGone) {
   Texts some;
   {

@@ -170,6 +170,12 @@ TEST(TokenizedTextsTest, IsTheSameInAFileAndSaysHowManyAreDone) {
   EXPECT_THAT(done, ElementsAre(16384, 32768, 40000));
   EXPECT_EQ(memory->bytes_in_memory(), 0);
   EXPECT_GT(memory->bytes_in_files(), 4 * in_file.count_tokens());
+  Texts in_disorder(memory);
+  for (const auto text : texts) in_disorder.push_back(text);
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < 40'000; ++i) places.push_back(i * 7919 % 40'000);
+  EXPECT_EQ(tokenize(ByteTokenizer(), in_disorder.select(places), {}, /*max_length=*/0, mapped).ids,
+            tokenize(ByteTokenizer(), texts.select(places), {}, /*max_length=*/0).ids);
   const auto windows = tokenize_windows(ByteTokenizer(), texts, /*max_length=*/8, /*stride=*/0, mapped);
   EXPECT_EQ(windows.window_lengths, tokenize_windows(ByteTokenizer(), texts, 8, 0).window_lengths);
 }

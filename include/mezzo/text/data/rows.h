@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +51,7 @@ class RowArena {
   /// @return room for so many bytes, aligned for any number.
   /// @throws c10::Error  for a disk that is full
   std::byte* allocate(size_t bytes);
+  bool has_file() const { return file_ >= 0; }
 
  private:
   struct Block {
@@ -102,12 +104,13 @@ class Rows {
     for (const Row row : more) push_back(row);
   }
 
-  /// The rows at these places, in their order.
+  /// The rows at these places, in their order; none of none.
   Rows select(std::span<const int64_t> places) const {
     Rows selected;
     selected.arena_ = arena_;
-    selected.rows_.reserve(places.size());
-    for (const int64_t place : places) selected.rows_.push_back(rows_[static_cast<size_t>(place)]);
+    selected.rows_.reserve(empty() ? 0 : places.size());
+    for (const int64_t place : empty() ? std::span<const int64_t>() : places)
+      selected.rows_.push_back(rows_[static_cast<size_t>(place)]);
     return selected;
   }
   /// So many rows from `begin` on; none of none.
@@ -116,6 +119,17 @@ class Rows {
     part.arena_ = arena_;
     if (!empty()) part.rows_.assign(rows_.begin() + begin, rows_.begin() + begin + count);
     return part;
+  }
+
+  /// The places of the rows in the order in which a file has them, or else as they are. A file that is larger than the
+  /// memory is read fast in this order alone.
+  std::vector<int64_t> storage_order() const {
+    std::vector<int64_t> order(size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    if (arena_ && arena_->has_file()) {
+      std::ranges::sort(order, {}, [&](int64_t i) { return std::pair(rows_[static_cast<size_t>(i)].data(), i); });
+    }
+    return order;
   }
 
   friend bool operator==(const Rows& a, const Rows& b) {
