@@ -44,7 +44,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     config.grad_accumulation = 2;
     config.max_grad_norm = 1;
     config.learning_rate = 1e-3;
-    config.init_scale = 256;
+    config.loss_scale = "dynamic:256";
     config.dropout = dropout;
     return config;
   }
