@@ -326,7 +326,7 @@ TEST_P(TrainingRunTest, GivesTheCpusNumbers) {
     SCOPED_TRACE(precision);
     auto there = config_of("simulated", precision + " there"), here = config_of("cpu", precision + " here");
     there.precision = here.precision = precision;
-    there.init_scale = here.init_scale = 0x1p26;  // the first gradients overflow
+    there.loss_scale = here.loss_scale = "dynamic:67108864";  // the first gradients overflow
     train(there, [] { return false; });
     train(here, [] { return false; });
     const auto mine = steps_of(there), cpus = steps_of(here);
