@@ -44,7 +44,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     config.grad_accumulation = 2;
     config.max_grad_norm = 1;
     config.learning_rate = 1e-3;
-    config.init_scale = 256;
+    config.loss_scale = "dynamic:256";
     config.dropout = dropout;
     return config;
   }
@@ -327,7 +327,7 @@ TEST_P(TrainingRunTest, GivesTheCpusNumbers) {
     SCOPED_TRACE(precision);
     auto there = config_of("simulated", precision + " there"), here = config_of("cpu", precision + " here");
     there.precision = here.precision = precision;
-    there.init_scale = here.init_scale = 0x1p26;  // the first gradients overflow
+    there.loss_scale = here.loss_scale = "dynamic:67108864";  // the first gradients overflow
     train(there, [] { return false; });
     train(here, [] { return false; });
     const auto mine = steps_of(there), cpus = steps_of(here);
