@@ -91,7 +91,8 @@ std::string quoted(const std::string& argument) {
 /// The command that trains the same model.
 std::string train_command(const TrainConfig& config, const ReportInput::Pairs& defaults) {
   std::string command = "mezzo train";
-  for (const auto& [name, value] : settings_to_json(config).items()) {
+  const auto settings = settings_to_json(config);
+  for (const auto& [name, value] : settings.items()) {
     const auto is_same = [&, text = value](const auto& setting) {
       return setting.first == name && setting.second == text;
     };

@@ -68,9 +68,9 @@ std::string render_trials(const SearchOptions& options, const SearchResult& resu
       out += "<td>" + (is_there ? score_text(trial.scores[rung].value) : std::string()) + "</td>";
       seconds += is_there ? trial.scores[rung].seconds : 0;
     }
-    constexpr const char* kStates[] = {"waiting", "went no further", "trained to the end", "failed: "};
+    constexpr const char* kStateNames[] = {"waiting", "went no further", "trained to the end", "failed: "};
     out += fmt::format("<td>{}</td><td>{}{}</td></tr>\n", seconds > 0 ? duration_in_words(seconds) : "",
-                       kStates[static_cast<size_t>(trial.state)], escape_html(trial.message));
+                       kStateNames[static_cast<size_t>(trial.state)], escape_html(trial.message));
   }
   return out + "</tbody></table></div></section>\n";
 }
