@@ -13,10 +13,11 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+template <bool kByDevice>
 at::Tensor dropout_kernel(
     const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site, const OptionalTensor& step_offset) {
   const auto mask = DropoutSite::of(p, seed, step, site, step_offset, x.device());
-  const BlockOps* ops = block_ops(x.device().type());
+  const BlockOps* ops = kByDevice ? block_ops(x.device().type()) : nullptr;
   return ops != nullptr && has_kernel(x.scalar_type()) ? ops->dropout(x.contiguous(), mask)
                                                        : reference::dropout(x, mask).contiguous();
 }
@@ -26,7 +27,8 @@ at::Tensor dropout_autograd(
 
 const kernels::Operator<decltype(dropout_autograd)> dropout_op(
     "dropout(Tensor x, float p, int seed, int step, int site, Tensor? step_offset=None) -> Tensor",
-    kernels::kernel<&dropout_kernel>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernels::kernels_of_devices<&dropout_kernel<true>>(),
+    kernels::kernel<&dropout_kernel<false>>(c10::DispatchKey::CompositeExplicitAutograd),
     kernels::kernel<&dropout_autograd>(c10::DispatchKey::Autograd),
     kernels::meta_like_first());
 

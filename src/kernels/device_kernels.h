@@ -55,4 +55,10 @@ void set_device_kernels(c10::DeviceType device_type, const DeviceKernels* kernel
 /// The kernels of a device; if it has none, the specifications.
 const DeviceKernels& device_kernels(c10::Device device);
 
+/// The same, or always the specifications.
+template <bool kByDevice>
+const DeviceKernels& kernels_for(c10::Device device) {
+  return kByDevice ? device_kernels(device) : reference::kDeviceKernels;
+}
+
 }  // namespace mezzo::kernels

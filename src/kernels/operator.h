@@ -31,6 +31,13 @@ constexpr OperatorKernel kernel(c10::DispatchKey key) {
   return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
 }
 
+/// `kFunction` for devices that may have kernels of mezzo's: CPUs, CUDA devices and those from outside of LibTorch.
+template <auto* kFunction>
+constexpr std::array<OperatorKernel, 3> kernels_of_devices() {
+  return {kernel<kFunction>(c10::DispatchKey::CPU), kernel<kFunction>(c10::DispatchKey::CUDA),
+          kernel<kFunction>(c10::DispatchKey::PrivateUse1)};
+}
+
 /// `kFunction` for all that may have fused blocks, CPUs, CUDA devices and those of outside, in place
 /// of autograd and below it: it chooses between those and the specification.
 template <auto* kFunction>

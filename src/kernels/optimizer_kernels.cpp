@@ -1,5 +1,7 @@
 #include "kernels/optimizer_kernels.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -39,7 +41,7 @@ bool hides_denormals(double eps, double decay) {
 }
 
 /// By the kernel of the device, where it can take the update, else by the specification.
-template <class Settings>
+template <bool kByDevice, class Settings>
 void update_with(UpdateKernel<Settings>* DeviceKernels::* kernel,
                  const ParameterUpdates& updates,
                  const Settings& settings,
@@ -48,7 +50,7 @@ void update_with(UpdateKernel<Settings>* DeviceKernels::* kernel,
     return;
   }
   const auto device = updates.front().param.device();
-  auto* const fast_kernel = device_kernels(device).*kernel;
+  auto* const fast_kernel = kernels_for<kByDevice>(device).*kernel;
   auto* const reference_kernel = reference::kDeviceKernels.*kernel;
   if (fast_kernel == reference_kernel) {
     return reference_kernel(updates, settings, factors);
@@ -201,6 +203,7 @@ struct UpdateLists {
 /// The operator of an optimizer whose own settings are `Own...`.
 template <class Settings, UpdateKernel<Settings>* DeviceKernels::* kKernel, class... Own>
 struct UpdateOperator {
+  template <bool kByDevice>
   static void run(at::TensorList params,
                   at::TensorList gradients,
                   const OptionalTensors& half_copies,
@@ -219,13 +222,15 @@ struct UpdateOperator {
     const auto updates = updates_of(params, gradients, half_copies, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto tensor = [](const OptionalTensor& factor) { return factor.value_or(at::Tensor()); };
-    update_with(kKernel, updates, settings, {tensor(inv_scale), tensor(clip), tensor(found_inf), tensor(lr)});
+    update_with<kByDevice>(kKernel, updates, settings,
+                           {tensor(inv_scale), tensor(clip), tensor(found_inf), tensor(lr)});
   }
 
   /// @param own  the schema of `Own`
   UpdateOperator(const std::string& name, const std::string& own)
       : op(name + "(" MEZZO_UPDATE_LISTS ", " MEZZO_FACTORS ", " + own + ") -> ()",
-           kernel<&run>(c10::DispatchKey::CompositeExplicitAutograd),
+           kernels_of_devices<&run<true>>(),
+           kernel<&run<false>>(c10::DispatchKey::CompositeExplicitAutograd),
            meta_in_place(),
            no_autograd()) {}
 
@@ -236,7 +241,7 @@ struct UpdateOperator {
        if_defined(factors.found_inf), if_defined(factors.lr), own...);
   }
 
-  Operator<decltype(run)> op;
+  Operator<std::remove_pointer_t<decltype(&run<true>)>> op;
 };
 
 const UpdateOperator<AdamSettings, &DeviceKernels::adam, double, double, double, bool, bool, bool> adam_op(
@@ -250,6 +255,7 @@ const UpdateOperator<LambSettings, &DeviceKernels::lamb, double, double, double,
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
+template <bool kByDevice>
 Summary summarize(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
   TORCH_CHECK_VALUE(!gradients.empty(), "mezzo: a summary needs at least one gradient");
   const auto device = gradients.front().device();
@@ -258,9 +264,15 @@ Summary summarize(at::TensorList gradients, const OptionalTensor& scale, double 
     check_scale(*scale, device);
   }
   auto arrays = gradients.vec();
+  if (gradients.front().is_meta()) {  // nothing is computed
+    const auto is_double = [](const at::Tensor& gradient) { return gradient.scalar_type() == at::kDouble; };
+    const auto of_norm = std::ranges::any_of(arrays, is_double) ? at::kDouble : at::kFloat;
+    const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
+    return {number(of_norm), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(of_norm)};
+  }
   const bool all_have_kernels =
       std::ranges::all_of(arrays, [](const at::Tensor& gradient) { return has_kernel(gradient.scalar_type()); });
-  const auto* kernels = all_have_kernels ? &device_kernels(device) : &reference::kDeviceKernels;
+  const auto* kernels = all_have_kernels ? &kernels_for<kByDevice>(device) : &reference::kDeviceKernels;
   if (kernels != &reference::kDeviceKernels) {
     std::ranges::transform(arrays, arrays.begin(), dense);
   }
@@ -268,10 +280,11 @@ Summary summarize(at::TensorList gradients, const OptionalTensor& scale, double 
   return {summary.norm, summary.found_inf, summary.sum_of_squares, summary.inv_scale, summary.clip};
 }
 
-const Operator<decltype(summarize)> summarize_op(
+const Operator<std::remove_pointer_t<decltype(&summarize<true>)>> summarize_op(
     "summarize_gradients(Tensor[] gradients, Tensor? scale, float max_norm) -> (Tensor norm, Tensor found_inf, "
     "Tensor sum_of_squares, Tensor inv_scale, Tensor clip)",
-    kernel<&summarize>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernels_of_devices<&summarize<true>>(),
+    kernel<&summarize<false>>(c10::DispatchKey::CompositeExplicitAutograd),
     no_autograd());
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 
+#include <type_traits>
+
 #include "kernels/check_arguments.h"
 #include "kernels/device_kernels.h"
 #include "kernels/operator.h"
@@ -10,6 +12,7 @@
 namespace mezzo::kernels {
 namespace {
 
+template <bool kByDevice>
 at::Tensor check(at::TensorList in_place,
                  at::TensorList in_float32,
                  const at::Tensor& scale,
@@ -21,16 +24,18 @@ at::Tensor check(at::TensorList in_place,
   if (scale.is_meta()) {
     return at::empty_like(scale);
   }
-  return device_kernels(scale.device())
+  return kernels_for<kByDevice>(scale.device())
       .check_gradients({in_place.vec(), in_float32.vec()}, {scale, may_be_below_one, reproduce_pytorch});
 }
 
-const Operator<decltype(check)> check_op(
+const Operator<std::remove_pointer_t<decltype(&check<true>)>> check_op(
     "check_gradients(Tensor[] in_place, Tensor[] in_float32, Tensor scale, bool may_be_below_one, "
     "bool reproduce_pytorch) -> Tensor",
-    kernel<&check>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernels_of_devices<&check<true>>(),
+    kernel<&check<false>>(c10::DispatchKey::CompositeExplicitAutograd),
     no_autograd());
 
+template <bool kByDevice>
 at::Tensor unscale(at::TensorList in_place,
                    at::TensorList halves,
                    at::TensorList into,
@@ -53,14 +58,15 @@ at::Tensor unscale(at::TensorList in_place,
   if (scale.is_meta()) {
     return at::empty_like(scale);
   }
-  return device_kernels(scale.device())
+  return kernels_for<kByDevice>(scale.device())
       .unscale_gradients({in_place.vec(), halves.vec(), into.vec()}, {scale, may_be_below_one, reproduce_pytorch});
 }
 
-const Operator<decltype(unscale)> unscale_op(
+const Operator<std::remove_pointer_t<decltype(&unscale<true>)>> unscale_op(
     "unscale_gradients_(Tensor(a!)[] in_place, Tensor[] halves, Tensor(b!)[] into, Tensor scale, "
     "bool may_be_below_one, bool reproduce_pytorch) -> Tensor",
-    kernel<&unscale>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernels_of_devices<&unscale<true>>(),
+    kernel<&unscale<false>>(c10::DispatchKey::CompositeExplicitAutograd),
     no_autograd());
 
 /// The rules as the schema has them, in the order of the struct.
@@ -85,6 +91,7 @@ LossScaleRules rules_of(at::ArrayRef<double> list) {
   return {list[0], list[1], list[2], count(3), list[4], list[5], count(6), list[7] != 0, list[8] != 0, list[9] != 0};
 }
 
+template <bool kByDevice>
 void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, at::ArrayRef<double> list) {
   TORCH_CHECK_VALUE(is_number(scale, at::kFloat, scale.device()) && is_number(found_inf, at::kFloat, scale.device()) &&
                         counts.scalar_type() == at::kInt && counts.device() == scale.device() &&
@@ -92,7 +99,7 @@ void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, 
                     "mezzo: a loss scale and found_inf must be float32 numbers, and its counts ", +kNumLossScaleCounts,
                     " int32 numbers, all of one device");
   const auto rules = rules_of(list);
-  const DeviceKernels& kernels = device_kernels(scale.device());
+  const DeviceKernels& kernels = kernels_for<kByDevice>(scale.device());
   kernels.update_loss_scale({scale, counts}, found_inf, rules);
   if (&kernels != &reference::kDeviceKernels) {  // kernels tell autograd nothing of their writes
     counts.unsafeGetTensorImpl()->bump_version();
@@ -102,9 +109,10 @@ void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, 
   }
 }
 
-const Operator<decltype(update)> update_op(
+const Operator<std::remove_pointer_t<decltype(&update<true>)>> update_op(
     "update_loss_scale_(Tensor(a!) scale, Tensor(b!) counts, Tensor found_inf, float[] rules) -> ()",
-    kernel<&update>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernels_of_devices<&update<true>>(),
+    kernel<&update<false>>(c10::DispatchKey::CompositeExplicitAutograd),
     meta_in_place(),
     no_autograd());
 
