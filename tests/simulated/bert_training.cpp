@@ -15,7 +15,7 @@ namespace {
 text::LabelMap some_labels(int64_t count) {
   text::LabeledRows rows;
   for (int64_t i = 0; i < count; ++i) {
-    rows.labels.emplace_back(i);
+    rows.labels.emplace_back(std::to_string(i));
   }
   return text::LabelMap::from_rows(rows);
 }
