@@ -302,7 +302,7 @@ TEST_F(CheckpointStoreTest, NamesAManifestThatItDoesNotRead) {
             "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 5; go on with the "
             "version that wrote it");
   EXPECT_EQ(error_of([](auto& manifest) { manifest.erase("format"); }),
-            "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that one, "
+            "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that mezzo, "
             "or start anew");
   EXPECT_EQ(error_of([](auto& manifest) { manifest["files"].erase("weights.safetensors"); }),
             "checkpoints/step-5/manifest.json: tells nothing of weights.safetensors");

@@ -14,7 +14,6 @@ namespace {
 
 using testing::EndsWith;
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 /// A bar on a file, with a clock that moves when it is told to.
@@ -81,8 +80,7 @@ TEST_F(ProgressBarTest, FitsEveryWidthAndLeavesOutTheLastPiecesFirst) {
 
 TEST_F(ProgressBarTest, DrawsInAsciiWhereTheLocaleIsNotUtf8) {
   ::setenv("LC_ALL", "C", 1);
-  EXPECT_THAT(line_at_width(80, ""), StartsWith("train  61% ========================>"));
-  EXPECT_THAT(line_at_width(80, ""), Not(HasSubstr("\xe2")));
+  EXPECT_EQ(line_at_width(80, ""), "train  61% =====================>------------- 178/288  0:32 left  0:52 elapsed");
 }
 
 TEST_F(ProgressBarTest, RedrawsInPlaceNoMoreOftenThanAsked) {

@@ -158,8 +158,8 @@ TEST_F(SearchTest, ATrialThatEndedUnseenIsNotTrainedAgain) {
     fs::create_directories(trial_file(trial, "run.json").parent_path());
     std::ofstream(trial_file(trial, "model.safetensors")) << "weights";
     std::ofstream(trial_file(trial, "run.json"))
-        << R"({"metric": "accuracy", "greater_is_better": true, "steps": 90, "total_steps": 90, "best_accuracy": 0.5,
-            "best_loss": 0.25, "finished": true})";
+        << R"({"environment": {"mezzo": "1"}, "metric": "accuracy", "greater_is_better": true, "steps": 90,
+            "total_steps": 90, "best_accuracy": 0.5, "best_loss": 0.25, "finished": true})";
   }
   of.stop_requested = [] { return false; };
   of.command = [](const auto&...) { return std::vector<std::string>{"/bin/sh", "-c", "echo there already; exit 2"}; };
@@ -194,12 +194,12 @@ TEST_F(SearchTest, OfEqualsThoseWithTheLowerLossGoOn) {
     of.command = [value](const Trial& trial, const fs::path& folder, double share) {
       return std::vector<std::string>{
           "/bin/sh", "-c",
-          fmt::format("mkdir -p {4}; echo weights > {4}/model.safetensors; echo '{{\"metric\": \"accuracy\", "
-                      "\"greater_is_better\": true, \"steps\": {0}, "
-                      "\"total_steps\": 90, "
-                      "\"best_accuracy\": {1}, \"best_loss\": {2}, \"finished\": {3}}}' > {4}/run.json",
-                      std::ceil(share * 90), value, 1 - std::stod(trial.settings.front().second) / 1e6, share == 1,
-                      folder.string())};
+          fmt::format(
+              "mkdir -p {4}; echo weights > {4}/model.safetensors; echo '{{\"environment\": {{\"mezzo\": \"1\"}}, "
+              "\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {0}, \"total_steps\": 90, "
+              "\"best_accuracy\": {1}, \"best_loss\": {2}, \"finished\": {3}}}' > {4}/run.json",
+              std::ceil(share * 90), value, 1 - std::stod(trial.settings.front().second) / 1e6, share == 1,
+              folder.string())};
     };
     const auto found = search(of);
     std::vector<int64_t> worths;
@@ -291,7 +291,7 @@ TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
 TEST_F(SearchTest, ReadsTheResultsThatItWrote) {
   const auto file = folder_ / "results.json";
   const auto drawn = draw_trials(options());
-  SearchResult written{.finished = true, .metric = "loss", .greater_is_better = false, .trials = drawn};
+  SearchResult written{.finished = true, .metric = "log_loss", .greater_is_better = false, .trials = drawn};
   written.trials[1].scores = {{.share = 1.0 / 3, .step = 7, .value = std::nan(""), .loss = 0.75, .seconds = 1.5},
                               {.share = 1, .value = 0.1}};
   written.trials[1].state = State::kFailed;
@@ -300,7 +300,7 @@ TEST_F(SearchTest, ReadsTheResultsThatItWrote) {
   write_results(file, {{"a", "1"}}, written);
   const auto read = read_results(file, {{"a", "1"}}, drawn);
   EXPECT_TRUE(read.finished);
-  EXPECT_EQ(read.metric, "loss");
+  EXPECT_EQ(read.metric, "log_loss");
   EXPECT_FALSE(read.greater_is_better);
   ASSERT_EQ(read.trials.size(), 9U);
   for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(read.trials[i].settings, drawn[i].settings);
