@@ -298,8 +298,12 @@ class Search {
   /// What is recorded is done, whatever happens next.
   void record(bool finished) const {
     const auto found = result(finished);
-    write_results(results_file(), recipe_, found);
-    write_file_atomically(options_.output / "report.html", render_search(options_, found));
+    try {
+      write_results(results_file(), recipe_, found);
+      write_file_atomically(options_.output / "report.html", render_search(options_, found));
+    } catch (const c10::ValueError& error) {  // says nothing of the options
+      TORCH_CHECK(false, error.what_without_backtrace());
+    }
   }
 
   struct Metric {
