@@ -285,14 +285,15 @@ void RunOutput::step(const StepRecord& record) {
   if (best_) {
     text += fmt::format("  best {}", fixed(std::isnan(best_->value) ? best_->loss : best_->value, 3));
   }
-  text += fmt::format("  epoch {:.1f}  lr {:.2g}  {:.1f} samples/s", record.epoch, record.lr, smoothed_rate_);
+  text += fmt::format("  epoch {:.1f}  lr {:.2g}", record.epoch, record.lr);
+  std::string less = fmt::format("{:.1f} samples/s", smoothed_rate_);
   if (setup_.precision == Precision::kFloat16) {
-    text += fmt::format("  scale {:g}", record.loss_scale);
+    less += fmt::format("  scale {:g}", record.loss_scale);
   }
   if (record.skipped) {
-    text += "  skipped";
+    less += "  skipped";
   }
-  progress_->update(record.step, text);
+  progress_->update(record.step, text, less);
   if (const auto warning = watch_.step(record)) tell(*warning);
 }
 
@@ -422,7 +423,8 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   if (!has_trained_) {
     warn("warning: " + notice);
   }
-  write_report(notice, evaluation, evaluated);
+  write_report(notice, evaluation,
+               fmt::format("{}, model of step {}", split, best_ ? best_->step : record.steps));
   write_run_json("finished", record.steps);
   summary_ = evaluation && !evaluation->report.empty() ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format(
@@ -499,7 +501,7 @@ void RunOutput::write_report(const std::string& notice,
   input.default_settings = TrainConfig().settings();
   for (auto& [name, value] : input.default_settings) {
     const auto chosen = std::ranges::find(input.settings, name, &std::pair<std::string, std::string>::first);
-    if (value == "auto" && setup_.automatic.contains(name)) value = chosen->second;
+    if (setup_.automatic.contains(name)) value = chosen->second;
   }
   const bool labels_words = setup_.model->head().rows == RowsPer::kToken;
   input.commands = {{"Train this model again", train_command(config_, input.default_settings)}};

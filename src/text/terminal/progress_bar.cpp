@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,6 @@ namespace {
 constexpr const char* kClearLine = "\r\x1b[K";
 constexpr size_t kLeastBarColumns = 8;
 constexpr size_t kMostBarColumns = 40;
-constexpr size_t kBeforeBar = 5;          // time left and the first four pieces of the text are worth more than the bar
 constexpr int64_t kStepsToEstimate = 10;  // the first steps are slower: they set things up
 constexpr int kUnknownWidth = 80;
 
@@ -111,10 +111,11 @@ struct Pieces {
   std::string head;   // label and percent
   std::string count;  // 178/288
   std::vector<std::string> more;
+  size_t before_bar;  // the bar gives way to the first of `more`
 };
 
 /// Puts the pieces on one line of at most `columns`: head and count always, the others in their order until one does
-/// not fit. The bar gives way to the first kBeforeBar of them only.
+/// not fit.
 std::string lay_out(const Pieces& pieces, size_t columns, double fraction, bool with_bar, bool utf8) {
   std::string before_bar = pieces.head;
   std::string after_bar = (pieces.head.empty() ? "" : " ") + pieces.count;
@@ -124,7 +125,7 @@ std::string lay_out(const Pieces& pieces, size_t columns, double fraction, bool 
     const bool bar_fits = with_bar && used + least <= columns;
     const std::string text = "  " + pieces.more[i];
     const size_t width = display_width(text);
-    if (used + width + (bar_fits && i >= kBeforeBar ? least : 0) > columns) break;
+    if (used + width + (bar_fits && i >= pieces.before_bar ? least : 0) > columns) break;
     after_bar += text;
     used += width;
   }
@@ -154,12 +155,13 @@ ProgressBar::~ProgressBar() {
   }
 }
 
-void ProgressBar::update(int64_t step, std::string_view text) {
+void ProgressBar::update(int64_t step, std::string_view text, std::string_view less) {
   step_ = step;
   if (options_.style == ProgressStyle::kQuiet || finished_) {
     return;
   }
   text_.assign(text);
+  less_.assign(less);
   if (const double now = options_.clock(); is_due(now)) {
     show(now);
   }
@@ -197,7 +199,7 @@ void ProgressBar::draw(double now) {
 std::string ProgressBar::status_line(double now, size_t columns) const {
   const double elapsed = now - started_;
   const int64_t done = step_ - options_.initial;
-  Pieces pieces{.head = options_.label, .count = fmt::format("{}", step_), .more = {}};
+  Pieces pieces{.head = options_.label, .count = fmt::format("{}", step_), .more = {}, .before_bar = 0};
   double fraction = 0;
   if (options_.total > 0) {
     fraction = std::clamp(static_cast<double>(step_) / static_cast<double>(options_.total), 0.0, 1.0);
@@ -205,13 +207,14 @@ std::string ProgressBar::status_line(double now, size_t columns) const {
     const std::string total = std::to_string(options_.total);
     pieces.count = fmt::format("{:>{}}/{}", step_, total.size(), total);  // of one width, so that the bar stands still
   }
-  pieces.more = split_pieces(printable(text_));
+  const std::string since_start = format_duration(elapsed) + " elapsed";
   const bool has_estimate = step_ < options_.total && done >= kStepsToEstimate;
-  pieces.more.insert(has_estimate ? pieces.more.end() : pieces.more.begin(), format_duration(elapsed) + " elapsed");
-  if (has_estimate) {
-    const double left = elapsed / static_cast<double>(done) * static_cast<double>(options_.total - step_);
-    pieces.more.insert(pieces.more.begin(), format_duration(std::round(left)) + " left");
-  }
+  const double left = elapsed / static_cast<double>(done) * static_cast<double>(options_.total - step_);
+  pieces.more = {has_estimate ? format_duration(std::round(left)) + " left" : since_start};
+  std::ranges::copy(split_pieces(printable(text_)), std::back_inserter(pieces.more));
+  pieces.before_bar = pieces.more.size();
+  std::ranges::copy(split_pieces(printable(less_)), std::back_inserter(pieces.more));
+  if (has_estimate) pieces.more.push_back(since_start);
   const bool with_bar = options_.style == ProgressStyle::kTerminal && options_.total > 0;
   return lay_out(pieces, columns, fraction, with_bar, utf8_);
 }

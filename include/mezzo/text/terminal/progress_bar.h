@@ -22,14 +22,14 @@ enum class ProgressStyle {
 ///
 ///      62% ━━━━━━━━━━━━╸─────── 178/288  1:46 left  loss 0.412  best 0.664  31.2 samples/s  2:52 elapsed
 ///
-/// The line fits any width. The last pieces are left out first, then the bar, then the first five pieces. The time
-/// left is estimated from ten steps on. On a terminal with a UTF-8 locale the bar is drawn in line glyphs, else in
-/// ASCII. Not thread-safe. Errors of the stream are ignored.
+/// The line fits any width. The less important pieces are left out first, then the bar, then the others, from the end.
+/// The time left is estimated from ten steps on. On a terminal with a UTF-8 locale the bar is drawn in line glyphs,
+/// else in ASCII. Not thread-safe. Errors of the stream are ignored.
 ///
 /// @code
 /// mezzo::text::ProgressBar progress({.label = "train", .total = steps});
 /// for (int64_t step = 1; step <= steps; ++step) {
-///   progress.update(step, fmt::format("loss {:.3f}  {:.1f} samples/s", loss, rate));
+///   progress.update(step, fmt::format("loss {:.3f}  best {:.3f}", loss, best), fmt::format("{:.1f} samples/s", rate));
 /// }
 /// progress.finish();
 /// @endcode
@@ -57,8 +57,9 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// Notes that `step` steps are done. Cheap when nothing is due to be drawn.
-  /// @param text  further pieces, separated by two spaces, the most important first: a narrow terminal shows the first
-  void update(int64_t step, std::string_view text = {});
+  /// @param text  further pieces, separated by two spaces, the most important first
+  /// @param less  pieces that are less important than the bar
+  void update(int64_t step, std::string_view text = {}, std::string_view less = {});
 
   /// Prints a line of its own above the bar. Control characters are left out.
   void print_line(std::string_view line);
@@ -79,7 +80,7 @@ class ProgressBar {
   double shown_at_ = 0;
   int64_t step_;
   int64_t shown_step_ = -1;
-  std::string text_;
+  std::string text_, less_;
   bool line_open_ = false;
   bool finished_ = false;
 };
