@@ -56,7 +56,10 @@ def test_a_loss_that_is_far_above_its_start(data, tmp_path):
 
 
 def test_a_good_run_has_no_warnings(data, tmp_path):
-    trained(flags(data, tmp_path / "out", "--max-steps", 60, "--learning-rate", 0.01, "--eval-every", 10, "--dev", data / "train.jsonl"))
+    texts = tmp_path / "texts.jsonl"
+    rows = [("goal team", "sport"), ("law vote", "politics"), ("rain storm", "weather")] * 8
+    texts.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+    trained(flags(data, tmp_path / "out", "--max-steps", 60, "--learning-rate", 0.01, "--eval-every", 10, "--train", texts, "--dev", texts))
     assert warnings_of(tmp_path / "out") == {}
     (final,) = (r for r in records(tmp_path / "out", "eval") if r.get("final"))
     assert "never_predicted" not in final and 0.3 < final["majority_baseline"] < 0.6
