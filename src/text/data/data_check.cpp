@@ -107,20 +107,22 @@ void describe_texts(const LabeledRows& rows, std::vector<std::string>& lines) {
       (same_label ? again : contradicting).add(i, *first);
     }
   }
+  const auto repeats = [](const Found& found) { return found.count == 1 ? "repeats" : "repeat"; };
   if (empty.count > 0) {
     lines.push_back(fmt::format("{} of {} texts in {} {} empty, the first at {}", empty.count, rows.texts.size(),
                                 rows.places.file, empty.count == 1 ? "is" : "are", rows.places.at(empty.row)));
   }
   if (again.count > 0) {
-    lines.push_back(fmt::format("{} of {} texts in {} stood there before with the same label, such as {} at {}",
-                                again.count, rows.texts.size(), rows.places.file, rows.places.at(again.row),
-                                rows.places.at(again.earlier)));
+    lines.push_back(fmt::format("{} of {} texts in {} {} an earlier text with the same label, such as {} and {}",
+                                again.count, rows.texts.size(), rows.places.file, repeats(again),
+                                rows.places.at(again.row), rows.places.at(again.earlier)));
   }
   if (contradicting.count > 0) {
-    lines.push_back(fmt::format(
-        "{} of {} texts in {} stood there before with another label, such as {} ({}) at {} ({})", contradicting.count,
-        rows.texts.size(), rows.places.file, rows.places.at(contradicting.row), name_of(rows.labels[contradicting.row]),
-        rows.places.at(contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
+    lines.push_back(
+        fmt::format("{} of {} texts in {} {} an earlier text with another label, such as {} ({}) and {} ({})",
+                    contradicting.count, rows.texts.size(), rows.places.file, repeats(contradicting),
+                    rows.places.at(contradicting.row), name_of(rows.labels[contradicting.row]),
+                    rows.places.at(contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
   }
 }
 
@@ -153,10 +155,9 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
   const std::string& number = std::get<std::string>(rows.labels.front());
   const std::string& name = labels.name(label_ids(rows, labels)[0].item<int64_t>());
   if (name == "LABEL_" + number) return;  // transformers' for no name
-  lines.push_back(
-      fmt::format("the labels in {} are numbers and taken as places in the list of label names: {} stands "
-                  "for {}, first at {}",
-                  rows.places.file, number, quoted_name(name), rows.places.at(0)));
+  lines.push_back(fmt::format(
+      "the labels in {} are numbers, read as positions in the model's list of labels: {} is {}, first at {}",
+      rows.places.file, number, quoted_name(name), rows.places.at(0)));
 }
 
 void check_word_labels_differ(const LabeledRows& rows) {
@@ -232,10 +233,9 @@ std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_
     if (const auto found = index.find(texts_of(held_out, i))) shared.add(i, *found);
   }
   if (shared.count == 0) return {};
-  return {fmt::format(
-      "{} of {} {} texts are training texts, too, such as {} at {}: of these, scores say what was "
-      "remembered, not what was learnt",
-      shared.count, held_out.size(), role, held_out.places.at(shared.row), train.places.at(shared.earlier))};
+  return {fmt::format("{} of {} {} texts also occur in training, such as {} and {}: {} scores are optimistic",
+                      shared.count, held_out.size(), role, held_out.places.at(shared.row),
+                      train.places.at(shared.earlier), role)};
 }
 
 std::vector<std::string> labels_without_text(const std::vector<bool>& has_text,

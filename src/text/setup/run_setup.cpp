@@ -64,11 +64,14 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
     TORCH_CHECK_VALUE(config.task.empty() || config.task == model.problem_type, "--task is ", config.task,
                       ", and the head of --model ", config.model.string(), " is trained for ", model.problem_type,
                       "; leave --task out, or pass --new-head");
-    TORCH_CHECK_VALUE(options.label_names.empty() || options.label_names == model.label_names, "--labels is ",
-                      config.labels, ", and the head of --model ", config.model.string(), " has the labels ",
-                      fmt::format("{}", fmt::join(model.label_names, ",")), "; leave --labels out, or pass --new-head");
     options.problem_type = model.problem_type;
-    options.label_names = model.label_names;
+    if (label_kind(model.problem_type) != LabelKind::kNumber) {  // a number's name in id2label says nothing
+      TORCH_CHECK_VALUE(options.label_names.empty() || options.label_names == model.label_names, "--labels is ",
+                        config.labels, ", and the head of --model ", config.model.string(), " has the labels ",
+                        fmt::format("{}", fmt::join(model.label_names, ",")),
+                        "; leave --labels out, or pass --new-head");
+      options.label_names = model.label_names;
+    }
     options.on_unknown_label = "They are those of the model's trained head; --new-head trains one for other labels.";
   } else if (columns.size() > 1) {
     if (config.task.empty()) options.problem_type = "multi_label_classification";
@@ -113,9 +116,9 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
       std::error_code unknown;
       const auto is_same = [&](const auto& file) { return std::filesystem::equivalent(path, file, unknown); };
       if (std::ranges::any_of(config.train, is_same)) {
-        notes.push_back(fmt::format(
-            "warning: the {0} texts are {1}, {2}: scores on {0} say what was remembered, not what was learnt", role,
-            config.train.size() == 1 ? "the training file" : "of a training file", path.string()));
+        notes.push_back(fmt::format("warning: the {0} texts are {1}, {2}: {0} scores are optimistic", role,
+                                    config.train.size() == 1 ? "the training file" : "of a training file",
+                                    path.string()));
         return;
       }
     }
@@ -168,7 +171,8 @@ std::shared_ptr<RowMemory> row_memory(const TrainConfig& config, const Ranks& ra
   const double bytes = config.data_memory ? *config.data_memory * kGigabyte
                                           : kShare * static_cast<double>(machine_memory(at::kCPU).total) / ranks_here;
   const char* const chosen = std::getenv("TMPDIR");
-  std::filesystem::path folder = chosen != nullptr ? chosen : std::filesystem::absolute(config.output).parent_path();
+  const std::filesystem::path output = config.output.empty() ? "." : config.output;  // --dry-run needs none
+  std::filesystem::path folder = chosen != nullptr ? chosen : std::filesystem::absolute(output).parent_path();
   std::error_code none;
   while (chosen == nullptr && !std::filesystem::is_directory(folder, none) && folder.has_relative_path()) {
     folder = folder.parent_path();

@@ -58,8 +58,8 @@ TEST(DataCheckTest, CountsEmptyRepeatedAndContradictingTexts) {
                           {"a", name("joy")}});
   EXPECT_THAT(odd_rows(data, kJoyAnger),
               ElementsAre("2 of 8 texts in f are empty, the first at f:3",
-                          "3 of 8 texts in f stood there before with the same label, such as f:5 at f:2",
-                          "1 of 8 texts in f stood there before with another label, such as f:7 ('anger') at f:2 "
+                          "3 of 8 texts in f repeat an earlier text with the same label, such as f:5 and f:2",
+                          "1 of 8 texts in f repeats an earlier text with another label, such as f:7 ('anger') and f:2 "
                           "('joy')"));
 }
 
@@ -72,8 +72,8 @@ TEST(DataCheckTest, CountsLabelsThatOnlyWhiteSpaceOrCaseTellsApart) {
 
 TEST(DataCheckTest, SaysWhatIntegersStandForWhereLabelsHaveNames) {
   EXPECT_THAT(odd_rows(rows({{"a", id(1)}, {"b", id(0)}}), kJoyAnger),
-              ElementsAre("the labels in f are numbers and taken as places in the list of label names: 1 stands for "
-                          "'anger', first at f:2"));
+              ElementsAre("the labels in f are numbers, read as positions in the model's list of labels: 1 is 'anger', "
+                          "first at f:2"));
 }
 
 TEST(DataCheckTest, RefusesFractionsForClasses) {
@@ -109,8 +109,7 @@ TEST(DataCheckTest, KeepsALineOfWhateverTheLabelsHold) {
 TEST(DataCheckTest, CountsTextsThatTrainingHasToo) {
   const Dataset train{{"a", "", "b"}, {}, {}, {"t", {2, 3, 4}}};
   EXPECT_THAT(shared_texts(train, {{"c", "b", "", "b"}, {}, {}, {"d", {2, 3, 4, 5}}}, "dev"),
-              ElementsAre("2 of 4 dev texts are training texts, too, such as d:3 at t:4: of these, scores say what was "
-                          "remembered, not what was learnt"));
+              ElementsAre("2 of 4 dev texts also occur in training, such as d:3 and t:4: dev scores are optimistic"));
   EXPECT_THAT(shared_texts(train, {{"c", ""}, {}, {}, {"d", {2, 3}}}, "dev"), IsEmpty());
 }
 
@@ -119,7 +118,7 @@ TEST(DataCheckTest, TakesAPairForTheSameWhereBothItsTextsAre) {
   pairs.text_pairs = {"b", "b", "c", ""};
   EXPECT_THAT(odd_rows(pairs, kJoyAnger),
               ElementsAre("1 of 4 texts in f is empty, the first at f:5",
-                          "1 of 4 texts in f stood there before with another label, such as f:3 ('anger') at f:2 "
+                          "1 of 4 texts in f repeats an earlier text with another label, such as f:3 ('anger') and f:2 "
                           "('joy')"));
   const Dataset train{{"a"}, {"b"}, {}, {"t", {2}}};
   EXPECT_THAT(shared_texts(train, {{"a"}, {"c"}, {}, {"d", {2}}}, "dev"), IsEmpty());
