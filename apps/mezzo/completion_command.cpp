@@ -183,9 +183,9 @@ Run add_completion(CLI::App& app) {
                                                                                                     "fish"};
   app.footer(
       "Examples:\n"
-      "  source <(mezzo completion bash)                                  # for this shell\n"
+      "  source <(mezzo completion bash)                    # for this shell\n"
       "  mezzo completion bash >~/.local/share/bash-completion/completions/mezzo\n"
-      "  mezzo completion zsh >~/.zfunc/_mezzo                             # a folder of fpath\n"
+      "  mezzo completion zsh >~/.zfunc/_mezzo              # a folder of fpath\n"
       "  mezzo completion fish >~/.config/fish/completions/mezzo.fish");
   return [shell, &app] {
     const auto commands = shown_commands(*app.get_parent());

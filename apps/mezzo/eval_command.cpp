@@ -60,7 +60,7 @@ Run add_eval(CLI::App& app) {
   app.footer(
       "Examples:\n"
       "  mezzo eval --model out --data test.jsonl\n"
-      "  mezzo eval --model out --data test.csv --text-column review --label-column stars --json");
+      "  mezzo eval --model out --data test.csv --label-column stars --json");
   return [flags] {
     flags->model.check();
     flags->model.model = find_model(flags->model.model);

@@ -67,7 +67,7 @@ std::string with_metavar(const CLI::Option& option) {
                      option.get_expected_max() > 1 ? "..." : "");
 }
 
-/// In the order of their first member, and last the group that CLI11 gives by itself.
+/// In the order of their first member, but first those with a required option, and last the group that CLI11 gives.
 std::vector<std::string> groups_of(const CLI::App& app) {
   std::vector<std::string> groups;
   const auto add = [&](const std::string& group) {
@@ -75,6 +75,12 @@ std::vector<std::string> groups_of(const CLI::App& app) {
   };
   for (const CLI::App* command : shown_commands(app)) add(command->get_group());
   for (const CLI::Option* option : app.get_options()) add(option->get_group());
+  const auto is_required_group = [&](const std::string& group) {
+    return std::ranges::any_of(app.get_options(), [&](const CLI::Option* option) {
+      return option->get_group() == group && is_required(*option);
+    });
+  };
+  std::ranges::stable_partition(groups, is_required_group);
   std::ranges::stable_partition(groups, [](const std::string& group) { return group != "Options"; });
   return groups;
 }
@@ -102,8 +108,9 @@ std::string help_text(const CLI::App& app, bool shows_all) {
     }
     if (!rows.empty()) text += fmt::format("\n{}:\n{}", group, rows);
   }
-  const auto hidden =
-      std::ranges::count_if(app.get_options(), [](const auto* option) { return !notes_of(option).is_basic; });
+  const auto hidden = std::ranges::count_if(app.get_options(), [](const CLI::Option* option) {
+    return !option->get_group().empty() && !notes_of(option).is_basic;
+  });
   if (!shows_all && hidden > 0) text += fmt::format("\n--help-all shows {} more options.\n", hidden);
   return text + (app.get_footer().empty() ? "" : "\n" + app.get_footer() + "\n");
 }

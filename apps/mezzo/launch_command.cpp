@@ -207,8 +207,9 @@ Run add_launch(CLI::App& app) {
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
   app.footer(
-      "Each rank runs COMMAND: a command of mezzo, or a program (a path with a slash, or\n"
-      "a name on PATH) that reads RANK, WORLD_SIZE and the other variables of torchrun.\n\n"
+      "Each rank runs COMMAND: a command of mezzo, or a program (a path with a slash,\n"
+      "or a name on PATH) that reads RANK, WORLD_SIZE and the other variables of\n"
+      "torchrun.\n\n"
       "Examples:\n"
       "  mezzo launch --nproc 2 -- train --model DIR --train train.csv --output out\n"
       "  mezzo launch --nproc 8 --min-nproc 4 -- train --config run.toml\n"

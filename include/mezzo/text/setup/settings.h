@@ -157,6 +157,7 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "limit", "number of training texts to read; 0: all").least(0), config.limit);
   visit(Setting(kData, "data-memory",
                 "GB of texts and token ids in memory; more go to a file beside --output; auto: a quarter of the memory")
+            .metavar("NUMBER")
             .between(0, kMillion)
             .none("auto")
             .takes_none(true)
@@ -267,6 +268,7 @@ void visit_settings(Config& config, Visit&& visit) {
         config.schedule);
   visit(Setting(kRecipe, "warmup-ratio",
                 "share of the steps with a rising learning rate; auto: 0.1, or 0 for schedules without warmup")
+            .metavar("NUMBER")
             .between(0, 1)
             .none("auto")
             .takes_none(true),
