@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
 
 #include "text/io/utf8.h"
 #include "text/report/report_style.h"
@@ -35,6 +36,11 @@ std::string escape_html(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string escape_with_flags(std::string_view text) {
+  static const std::regex flag("(^|\\s)(--[a-z][a-z0-9-]*)");
+  return std::regex_replace(escape_html(text), flag, "$1<span class=\"flag\">$2</span>");
 }
 
 std::string scroll_region(std::string_view name, std::string_view classes) {

@@ -10,6 +10,8 @@ namespace mezzo::text {
 /// escaped, characters that XML has no place for are left out, invalid UTF-8 becomes U+FFFD.
 /// Line feeds and tabs stay.
 std::string escape_html(std::string_view text);
+/// Also keeps each flag, such as --learning-rate, on one line.
+std::string escape_with_flags(std::string_view text);
 
 /// The opening tag of what may be wider than the page, which then moves by itself, with the keyboard too.
 /// @param name  what it holds, plain text, for who does not see it

@@ -246,7 +246,7 @@ std::pair<double, double> wilson_interval(int64_t right, int64_t all) {
   return {std::max((middle - half) / (1 + z2), 0.0), std::min((middle + half) / (1 + z2), 1.0)};
 }
 
-/// Accuracy means more beside its interval, and beside the accuracy of always giving the most frequent label.
+/// Accuracy means more beside its interval, and beside the accuracy of the most frequent label for all texts.
 void add_baseline(std::vector<Number>& numbers, size_t accuracy, const ReportInput& input) {
   const auto& matrix = input.confusion_matrix;
   int64_t all = 0, right = 0, most = 0;
@@ -264,7 +264,7 @@ void add_baseline(std::vector<Number>& numbers, size_t accuracy, const ReportInp
   const std::string name = majority < input.label_names.size() ? input.label_names[majority] : std::to_string(majority);
   numbers.insert(numbers.begin() + static_cast<ptrdiff_t>(accuracy) + 1,
                  {"Majority baseline", format_share(static_cast<double>(most) / static_cast<double>(all)),
-                  "accuracy of always " + std::string(truncate_to_width(printable(name), 40))});
+                  "always predicting " + std::string(truncate_to_width(printable(name), 40))});
 }
 
 void add_quality(std::vector<Number>& numbers, const ReportInput& input) {
@@ -368,7 +368,7 @@ std::string render_settings(const ReportInput& input) {
   }
   std::string body = chosen.empty() ? "" : pairs_table(chosen);
   if (!others.empty()) {
-    body += fmt::format("<details><summary>{} by default</summary>{}</details>", counted(std::ssize(others), "setting"),
+    body += fmt::format("<details><summary>{}</summary>{}</details>", counted(std::ssize(others), "default setting"),
                         pairs_table(others));
   }
   return section("Settings", "<div class=\"card\">" + body + "</div>");
@@ -381,7 +381,7 @@ std::string code_block(const std::string& name, const std::string& text) {
 std::string render_commands(const ReportInput& input) {
   std::string body;
   for (const auto& [purpose, command] : input.commands) {
-    body += "<h3>" + escape_html(purpose) + "</h3>" + code_block(purpose, command);
+    body += "<h3>" + escape_html(purpose) + "</h3><pre class=\"wrap\">" + escape_with_flags(command) + "</pre>\n";
   }
   return body.empty() ? "" : section("Commands", "<div class=\"card\">" + body + "</div>");
 }
@@ -418,7 +418,7 @@ std::string render_evaluations(const ReportInput& input) {
 Chart calibration_chart(const std::vector<CalibrationBin>& bins) {
   Chart chart =
       single_chart("Accuracy by confidence", "%",
-                   {{.name = "as sure as right", .look = Look::kThin, .color = 3, .x = {0, 100}, .y = {0, 100}},
+                   {{.name = "perfect calibration", .look = Look::kThin, .color = 3, .x = {0, 100}, .y = {0, 100}},
                     {.name = "accuracy", .look = Look::kPoints, .color = 1, .x = {}, .y = {}}});
   chart.x_name = "confidence, %";
   for (const CalibrationBin& bin : bins) {
@@ -445,7 +445,7 @@ std::string render_quality(const ReportInput& input) {
     add("Labels", card(render_labels(input.confusion_matrix, input.label_names)));
     add("Most confused", card(render_most_confused(input.confusion_matrix, input.label_names)));
   }
-  add("Surest mistakes", card(render_misread(input)));
+  add("Most confident mistakes", card(render_misread(input)));
   if (!input.calibration.empty()) {
     add("Calibration", render_chart(calibration_chart(input.calibration)));
   }

@@ -78,7 +78,7 @@ th { font-weight: 600; text-align: left; }
 .confusion { border-collapse: separate; border-spacing: 2px; font-size: 14px; overflow-wrap: normal; }
 .confusion th, .confusion td { padding: 7px 10px; white-space: nowrap; }
 .confusion td { text-align: right; border-radius: 5px; min-width: 44px; }
-.confusion thead th { max-width: 96px; text-align: right; vertical-align: bottom; }
+.confusion thead th { max-width: 120px; text-align: right; vertical-align: bottom; }
 .confusion th { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .confusion tbody th { position: sticky; left: 0; background: var(--card); text-align: right; }
 .confusion .corner { font-size: 12px; color: var(--muted); vertical-align: bottom; }
@@ -100,6 +100,8 @@ th { font-weight: 600; text-align: left; }
 .dense tbody th { max-width: 130px; }
 pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono",
   "Noto Sans Mono CJK SC", monospace; }
+.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
+.flag { white-space: nowrap; }
 .quality { display: flex; flex-wrap: wrap; gap: 0 14px; }
 .quality section { flex: 1 1 auto; min-width: 0; max-width: 100%; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 0 14px;

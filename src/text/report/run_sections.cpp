@@ -83,21 +83,19 @@ std::string render_time(const ReportInput& input) {
   std::string parts;
   if (std::ranges::all_of(input.steps, [](const StepRecord& step) { return step.parts.has_value(); })) {
     parts = part("forward", &StepParts::forward, "and the loss") +
-            part("backward", &StepParts::backward, "with what it does not hide of the exchange of gradients") +
-            part("update of the weights", &StepParts::update, "look at the gradients, and the optimizer") +
-            part("batches", &StepParts::batch, "texts chosen and packed");
-    parts += row("rest of the steps", std::max(of_steps - of_parts, 0.0), "agreeing with other processes",
-                 " class=\"part\"");
+            part("backward", &StepParts::backward, "and the all-reduce of gradients that backward does not hide") +
+            part("update of the weights", &StepParts::update, "check and clipping of gradients, and the optimizer") +
+            part("batches", &StepParts::batch, "selection and packing of texts");
+    parts += row("rest of the steps", std::max(of_steps - of_parts, 0.0), "waiting for other ranks", " class=\"part\"");
   }
   return section(
-      "Time",
-      scroll_region("Time") + "<table class=\"pairs labels wide\"><tbody>\n" +
-          row("training steps", of_steps,
-              fmt::format("{}, the median {} s, the longest {} s", counted(std::ssize(steps), "step"),
-                          format_number(sorted[sorted.size() / 2]), format_number(sorted.back()))) +
-          parts + row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
-          row("all else", std::max(all - of_steps - of_evaluations, 0.0), "saving, records, progress, waiting") +
-          "</tbody></table></div>");
+      "Time", scroll_region("Time") + "<table class=\"pairs labels wide\"><tbody>\n" +
+                  row("training steps", of_steps,
+                      fmt::format("{}, the median {} s, the longest {} s", counted(std::ssize(steps), "step"),
+                                  format_number(sorted[sorted.size() / 2]), format_number(sorted.back()))) +
+                  parts + row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
+                  row("other", std::max(all - of_steps - of_evaluations, 0.0), "saving, records, progress, waiting") +
+                  "</tbody></table></div>");
 }
 
 std::string render_skipped(const ReportInput& input) {
@@ -131,7 +129,7 @@ constexpr std::string_view kWarning = "warning: ";
 
 std::string render_warnings(const ReportInput& input) {
   std::string items;
-  const auto add = [&](std::string_view text) { items += "<li>" + escape_html(text) + "</li>\n"; };
+  const auto add = [&](std::string_view text) { items += "<li>" + escape_with_flags(text) + "</li>\n"; };
   for (const WarningRecord& warning : input.warnings) add(warning.text);
   for (const std::string_view note : input.notes) {
     if (note.starts_with(kWarning)) add(note.substr(kWarning.size()));
@@ -144,7 +142,7 @@ std::string render_warnings(const ReportInput& input) {
 std::string render_notes(const ReportInput& input) {
   std::string items;
   for (const std::string& note : input.notes) {
-    if (!note.starts_with(kWarning)) items += "<li>" + escape_html(note) + "</li>\n";
+    if (!note.starts_with(kWarning)) items += "<li>" + escape_with_flags(note) + "</li>\n";
   }
   return items.empty() ? "" : section("Notes", "<div class=\"card\"><ul class=\"notes\">\n" + items + "</ul></div>");
 }
@@ -223,8 +221,8 @@ std::string render_misread(const ReportInput& input) {
         escape_html(printable(after)), names(label), names(predicted), format_share(score), escape_html(place),
         escape_html(place.substr(place.rfind('/') + 1)));
   }
-  return scroll_region("Surest mistakes", "scroll") + table_head({"text", "label", "predicted", "score", "place"}) +
-         rows + "</tbody></table></div>\n";
+  return scroll_region("Most confident mistakes", "scroll") +
+         table_head({"text", "label", "predicted", "score", "file and line"}) + rows + "</tbody></table></div>\n";
 }
 
 }  // namespace mezzo::text

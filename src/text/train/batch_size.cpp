@@ -123,6 +123,7 @@ void choose_numbers(TrainConfig& config, RunSetup& setup, const Ranks& ranks, co
   keep_chosen(config, before);
   if (config.shares == 0) {
     config.shares = ranks.size();
+    if (config.shares == 1) setup.automatic.emplace("shares");
   }
   TORCH_CHECK_VALUE(config.shares <= std::max<int64_t>(std::ssize(setup.train.ids), ranks.size()), "--shares is ",
                     config.shares, ", of ", counted(std::ssize(setup.train.ids), "training text"),

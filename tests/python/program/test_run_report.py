@@ -37,7 +37,7 @@ def test_mistakes_are_those_of_the_model_the_surest_first(data, tmp_path):
     rows = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
     said = [json.loads(line) for line in trained(["predict", "--model", tmp_path / "run", "--data", data / "dev.jsonl", "--precision", "fp32"]).stdout.splitlines()]
     wrong = [(-answer["score"], i) for i, (row, answer) in enumerate(zip(rows, said)) if row["label"] != answer["label"]]
-    shown = table(page, "Surest mistakes")[1:]
+    shown = table(page, "Most confident mistakes")[1:]
     assert len(shown) == min(20, len(wrong)) > 3, "a run whose model errs"
     assert {label for row in shown for label in row[1:3]} <= set(LABELS)
     scores = [float(row[3].removesuffix(" %")) / 100 for row in shown]
@@ -52,7 +52,7 @@ def test_pairs_are_shown_whole_and_a_test_set_goes_before_dev(data, tmp_path):
         rows = [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({**row, "text_pair": "rain " + name}) + "\n" for row in rows))
     page = report_of(data, tmp_path / "run", "--train", tmp_path / "train.jsonl", "--dev", tmp_path / "train.jsonl", "--test", tmp_path / "dev.jsonl")
-    shown = table(page, "Surest mistakes")[1:]
+    shown = table(page, "Most confident mistakes")[1:]
     assert shown and all(row[0].endswith(" | rain dev") for row in shown)
 
 
@@ -79,10 +79,11 @@ def test_of_several_labels_the_surest_wrong_decision_counts(data, tmp_path):
         sure = [answer["scores"][name] if name in said else 1 - answer["scores"][name] for name in is_ ^ said]
         if sure:
             wrong.append((-max(sure), i, row["text"], is_, said))
-    shown = table(page, "Surest mistakes")[1:]
+    shown = table(page, "Most confident mistakes")[1:]
     assert len(shown) == min(20, len(wrong)) > 3
-    for (text, label, predicted, score), (least, *_) in zip(shown, sorted(wrong)):
-        assert float(score) == pytest.approx(-least, abs=6e-4)
+    for (text, label, predicted, score, place), (least, *_) in zip(shown, sorted(wrong)):
+        assert re.fullmatch(r"dev\.jsonl:\d+", place)
+        assert float(score.removesuffix(" %")) / 100 == pytest.approx(-least, abs=6e-4)
         names = lambda cell: set() if cell == "–" else set(cell.split("|"))
         assert any((text, names(label), names(predicted)) == tuple(rest) for _, _, *rest in wrong)
 
@@ -102,7 +103,7 @@ def test_a_mistaken_word_is_shown_among_its_neighbours(data, tmp_path):
                 after = around(row["text"][i + 1:i + 9], "after" if len(row["text"]) > i + 9 else "")
                 count += 1
                 wrong.add((f"{before} <b>{row['text'][i]}</b> {after}", is_, said))
-    shown = table(page, "Surest mistakes")[1:]
+    shown = table(page, "Most confident mistakes")[1:]
     assert len(shown) == min(20, count) > 3 and {tuple(row[:3]) for row in shown} <= wrong
     scores = [float(row[3].removesuffix(" %")) / 100 for row in shown]
     assert scores == sorted(scores, reverse=True)
@@ -128,9 +129,9 @@ def test_the_parts_of_the_time_are_the_whole(data, tmp_path):
     page = report_of(data, tmp_path / "run")
     parts = table(page, "Time")
     of_step = ["forward", "backward", "update of the weights", "batches", "rest of the steps"]
-    assert [row[0] for row in parts] == ["training steps", *of_step, "evaluations", "all else"]
+    assert [row[0] for row in parts] == ["training steps", *of_step, "evaluations", "other"]
     share = {row[0]: float(row[2].removesuffix(" %")) for row in parts}
-    assert share["training steps"] + share["evaluations"] + share["all else"] == pytest.approx(100, abs=0.2)
+    assert share["training steps"] + share["evaluations"] + share["other"] == pytest.approx(100, abs=0.2)
     assert sum(share[name] for name in of_step) == pytest.approx(share["training steps"], abs=0.3), "each is rounded to 0.1"
     steps = records(tmp_path / "run", "step")
     seconds = sum(record["seconds"] for record in steps)

@@ -236,7 +236,7 @@ def test_chosen_settings_come_before_those_by_default(tmp_path):
     defaults = [("epochs", "3"), ("seed", "0"), ("lr", "1"), ("warmup", "0.1")]
     assert rows(defaults) == [["seed", "7"], ["warmup", "0"], ["epochs", "3"], ["lr", "1"]]
     page = render(tmp_path, [], settings=settings, default_settings=defaults)
-    assert "<details><summary>2 settings by default</summary>" in section(page, "Settings")
+    assert "<details><summary>2 default settings</summary>" in section(page, "Settings")
     assert rows(settings) == rows([]) == [list(pair) for pair in settings]
 
 
@@ -246,7 +246,7 @@ def test_calibration_shows_the_bins_that_have_rows(tmp_path):
     points = [(float(dot.get("data-x")), float(dot.get("data-y"))) for dot in with_class(svg, "dot")]
     assert points == [pytest.approx((30, 50)), pytest.approx((95, 80))]
     values = table_rows(re.search("<details><summary>Values of Accuracy by confidence.*?</details>", page, re.S)[0])
-    assert values == [["confidence, %", "as sure as right", "accuracy"], ["0", "0", ""], ["30", "", "50"], ["95", "", "80"],
+    assert values == [["confidence, %", "perfect calibration", "accuracy"], ["0", "0", ""], ["30", "", "50"], ["95", "", "80"],
                       ["100", "100", ""]]
 
 
@@ -267,7 +267,7 @@ def test_accuracy_stands_beside_its_interval_and_the_majority_baseline(matrix, t
     assert value == f"{100 * right / texts:.1f} %"
     assert detail == f"95 % interval: {100 * interval.low:.1f} % to {100 * interval.high:.1f} %"
     most = max(map(sum, matrix))
-    assert shown["Majority baseline"] == (f"{100 * most / texts:.1f} %", "accuracy of always " + ("no" if sum(matrix[0]) == most else "yes"))
+    assert shown["Majority baseline"] == (f"{100 * most / texts:.1f} %", "always predicting " + ("no" if sum(matrix[0]) == most else "yes"))
     assert list(shown)[:2] == ["Test accuracy", "Majority baseline"]
 
 

@@ -284,7 +284,7 @@ TEST(ReportTest, ShowsTheFirstHundredOfManySkippedSteps) {
 
 TEST(ReportTest, ShowsMistakesWithTheirTextsEscapedAndCut) {
   ReportInput input = small_run();
-  EXPECT_THAT(render_report(input), Not(HasSubstr("Surest mistakes")));
+  EXPECT_THAT(render_report(input), Not(HasSubstr("Most confident mistakes")));
   input.misread = {{"<b>\n" + std::string(400, 'x'), "neg & co", "pos", 0.9876}};
   const std::string page = render_report(input);
   EXPECT_THAT(page, HasSubstr("<td class=\"text\">&lt;b&gt; " + std::string(296, 'x') +
@@ -317,7 +317,7 @@ TEST(ReportTest, SaysWhereTheTimeWent) {
   const std::string page = render_report(input);
   EXPECT_THAT(page, HasSubstr("training steps</th><td>8.0 s</td><td class=\"bar\" style=\"--w:26.7%\">26.7 %</td>"));
   EXPECT_THAT(page, HasSubstr("evaluations</th><td>9.0 s</td><td class=\"bar\" style=\"--w:30.0%\">30.0 %</td>"));
-  EXPECT_THAT(page, HasSubstr("all else</th><td>13 s</td><td class=\"bar\" style=\"--w:43.3%\">43.3 %</td>"));
+  EXPECT_THAT(page, HasSubstr("other</th><td>13 s</td><td class=\"bar\" style=\"--w:43.3%\">43.3 %</td>"));
   EXPECT_THAT(page, Not(HasSubstr("forward</th>"))) << "of another device's steps nobody knows";
   for (StepRecord& step : input.steps) {
     step.parts = {.batch = 0.01, .forward = 0.75, .backward = 1, .update = 0.2};
@@ -327,7 +327,7 @@ TEST(ReportTest, SaysWhereTheTimeWent) {
   EXPECT_THAT(split, HasSubstr("forward</th><td>3.0 s</td><td class=\"bar\" style=\"--w:17.6%\">17.6 %</td>"));
   EXPECT_THAT(split, HasSubstr("batches</th><td>0.0 s</td><td class=\"bar\" style=\"--w:0.2%\">0.2 %</td>"));
   EXPECT_THAT(split, HasSubstr("rest of the steps</th><td>0.2 s</td><td class=\"bar\" style=\"--w:0.9%\">0.9 %</td>"));
-  EXPECT_THAT(split, HasSubstr("all else</th><td>0.0 s</td><td class=\"bar\" style=\"--w:0.0%\">0.0 %</td>"));
+  EXPECT_THAT(split, HasSubstr("other</th><td>0.0 s</td><td class=\"bar\" style=\"--w:0.0%\">0.0 %</td>"));
   input.steps.front().parts.reset();
   EXPECT_THAT(render_report(input), Not(HasSubstr("forward</th>")))
       << "a version that did not measure them began the run";
