@@ -4,7 +4,7 @@
 
 #include <cmath>
 #include <map>
-#include <string_view>
+#include <string>
 #include <utility>
 
 #include "mezzo/text/inference/inference.h"
@@ -119,12 +119,11 @@ std::optional<Evaluation> Evaluator::evaluate_best() {
   const auto evaluation = evaluate(
       {.step = state.best ? state.best->step : state.step, .split = has_test ? "test" : "dev", .is_final = true},
       has_test ? run_.setup.test : run_.setup.dev);
-  if (!evaluation) {  // a checkpoint must hold the weights before
+  {  // a checkpoint must hold the weights before
     const at::NoGradGuard no_grad;
     for (auto& [tensor, before] : untuned_) tensor.copy_(before);
-  } else if (tuning_) {
-    save_tuned();
   }
+  if (evaluation && tuning_) save_tuned();
   return evaluation;
 }
 
@@ -140,22 +139,37 @@ bool Evaluator::tune_outputs() {
   std::map<std::string, at::Tensor> parameters;
   for (const auto& item : setup.model->named_parameters()) parameters.emplace(item.key(), item.value());
   for (const auto& [name, tensor] : parameters) {
-    if (name.starts_with(setup.model->output_layer())) untuned_.emplace_back(tensor, tensor.detach().clone());
+    if (name.starts_with(output_layer())) untuned_.emplace_back(tensor, tensor.detach().clone());
   }
-  rescale_outputs(tuning_->scaling, setup.model->output_layer(), parameters);
+  rescale_outputs(tuning_->scaling, output_layer(), parameters);
   run_.keeper.put_out([&](RunOutput& output) { output.note(tuning_->note); });
   return true;
 }
 
-/// Changes the files of the model as tune_outputs() changed the model. Before, a checkpoint may copy them.
 void Evaluator::save_tuned() {
   run_.keeper.put_out([&](RunOutput&) {
-    const std::string_view layer = run_.setup.model->output_layer();
-    rescale_outputs(tuning_->scaling, layer, run_.config.output);
-    if (model_.is_adapter()) {
-      rescale_outputs(tuning_->scaling, layer, model_.best_adapter());
-    }
+    untuned_file_.emplace(model_file());
+    rescale_outputs(tuning_->scaling, output_layer(), run_.config.output);
   });
+}
+
+void Evaluator::put_back_untuned() {
+  run_.keeper.put_out([&](RunOutput&) {
+    if (!untuned_file_) return;
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const std::string& name : untuned_file_->names()) tensors.emplace_back(name, untuned_file_->tensor(name));
+    save_safetensors(model_file(), tensors, untuned_file_->metadata());
+    untuned_file_.reset();
+  });
+}
+
+std::map<std::string, at::Tensor> Evaluator::adapter() const {
+  auto adapter = model_.best_adapter();
+  if (tuning_) {
+    for (auto& [name, tensor] : adapter) tensor = tensor.clone();
+    rescale_outputs(tuning_->scaling, output_layer(), adapter);
+  }
+  return adapter;
 }
 
 }  // namespace mezzo::text

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/records/run_records.h"
 #include "mezzo/text/tasks/task.h"
 #include "text/train/training_model.h"
@@ -28,9 +33,14 @@ class Evaluator {
   void put_back_best();
 
   /// After put_back_best: fits the outputs to dev, for example by a temperature, and evaluates on test, or on dev
-  /// without test. Then saves the fitted model. Returns nullopt if it was stopped.
+  /// without test. Then saves the fitted model. The model in memory stays as it was. Returns nullopt if it was stopped.
   /// @pre  there are dev or test texts
   std::optional<Evaluation> evaluate_best();
+  /// The best weights that were trained, fitted as the saved model is.
+  std::map<std::string, at::Tensor> adapter() const;
+
+  /// Puts the saved model back as it was before it was fitted. To be called before a checkpoint, which may copy it.
+  void put_back_untuned();
 
  private:
   std::optional<double> evaluate_kept_weights();
@@ -38,12 +48,15 @@ class Evaluator {
   at::Tensor outputs_of(const TokenizedTexts& texts);
   bool tune_outputs();
   void save_tuned();
+  std::filesystem::path model_file() const { return run_.config.output / "model.safetensors"; }
+  std::string_view output_layer() const { return run_.setup.model->output_layer(); }
   std::string save_model() { return run_.keeper.save_model(run_.setup.model->config(), model_.kept_weights()); }
 
   TrainingRun& run_;
   TrainingModel& model_;
   std::optional<Tuning> tuning_;
   std::vector<std::pair<at::Tensor, at::Tensor>> untuned_;  // parameters that tuning_ changed, and their values before
+  std::optional<SafetensorsReader> untuned_file_;           // of the saved model
 };
 
 }  // namespace mezzo::text

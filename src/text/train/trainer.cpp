@@ -200,7 +200,7 @@ class Trainer {
     result.saves_failed = saves_failed();
     keeper.put_out([&](RunOutput&) {
       if (model_->is_adapter()) {
-        save_adapter(*run_.setup.model, model_->best_adapter(),
+        save_adapter(*run_.setup.model, evaluator_->adapter(),
                      {.rank = run_.config.lora, .alpha = run_.config.lora_alpha}, run_.config.model,
                      run_.config.output / kAdapterFolder);
       }
@@ -228,6 +228,7 @@ class Trainer {
 
   /// Collective; complete on the main rank.
   Checkpoint checkpoint() {
+    evaluator_->put_back_untuned();
     Checkpoint checkpoint;
     static_cast<TrainerState&>(checkpoint) = run_.state;
     checkpoint.seconds = total_seconds();

@@ -250,18 +250,31 @@ def test_a_lock_without_room_for_its_owner_s_name_is_a_lock(data, tmp_path):
     trained(flags(data, tmp_path / "out"), **faults(tmp_path / "out", "ENOSPC", of_lock))
 
 
+def check_that_it_goes_on_to_the_same_bits(arguments, output, whole, fault, point, call):
+    done = run(arguments, **faults(output, fault, point))
+    at = (point, call, done.stderr)
+    assert done.returncode == 1 and str(output) in done.stderr.splitlines()[-1], at
+    trained([*arguments, "--resume", "auto"])
+    assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), at
+    shutil.rmtree(output)
+
+
 @pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
 def test_a_run_that_the_disk_ended_goes_on_to_the_same_bits(data, tmp_path, fault):
-    whole = tmp_path / "whole"
+    whole, output = tmp_path / "whole", tmp_path / "out"
     calls = logged_calls(flags(data, whole), whole, tmp_path / "log")
     for point in spread(changes(calls, outside_of_saves), FAULT_POINTS):
-        output = tmp_path / "out"
-        done = run(flags(data, output), **faults(output, fault, point))
-        at = (point, calls[point - 1], done.stderr)
-        assert done.returncode == 1 and str(output) in done.stderr.splitlines()[-1], at
-        trained(flags(data, output, "--resume", "auto"))
-        assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), at
-        shutil.rmtree(output)
+        check_that_it_goes_on_to_the_same_bits(flags(data, output), output, whole, fault, point, calls[point - 1])
+
+
+def test_a_run_that_the_disk_ended_after_it_saved_the_calibrated_model_goes_on_to_the_same_bits(data, tmp_path):
+    """Its checkpoint, which is the first, holds the best weights as they were before."""
+    whole, output, more = tmp_path / "whole", tmp_path / "out", ["--calibrate", "--save-every", 0]
+    calls = logged_calls(flags(data, whole, *more), whole, tmp_path / "log")
+    calibrated = max(i for i, call in enumerate(calls, 1) if call == ("rename", str(whole / "model.safetensors")))
+    points = [point for point in changes(calls, outside_of_saves) if point > calibrated]
+    for point in spread(points, FAULT_POINTS):
+        check_that_it_goes_on_to_the_same_bits(flags(data, output, *more), output, whole, "ENOSPC", point, calls[point - 1])
 
 
 def test_records_are_on_the_disk_before_the_checkpoint_of_their_steps(data, tmp_path):
