@@ -6,7 +6,7 @@ const char* const kReportStyle = R"css(
 :root {
   color-scheme: light dark;
   --page: #f5f6f8; --card: #fff; --ink: #1b2230; --muted: #667085; --line: #e2e5ea; --grid: #8d95a3;
-  --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
+  --c1: #2563d9; --c2: #c4620a; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
   --c7: #6b57d6; --c8: #c2405f; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
 }
 @media (prefers-color-scheme: dark) {
@@ -47,7 +47,7 @@ figcaption .unit { font-size: 13px; }
   content: ""; display: inline-block; width: 16px; height: 0; margin-right: 6px; vertical-align: middle;
   border-top: 2.5px solid currentColor; border-radius: 2px;
 }
-.key.thin::before { opacity: .66; border-top-width: 2px; }
+.key.thin::before { opacity: .85; border-top-width: 2px; }
 .key.dots::before { width: 8px; height: 8px; border: 0; background: currentColor; border-radius: 50%; }
 .key.marks::before { width: 0; height: 10px; border: 0; border-left: 2px solid var(--bad); }
 .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); } .c4 { color: var(--c4); }
@@ -57,9 +57,9 @@ svg text { font-size: 12px; fill: var(--muted); font-variant-numeric: tabular-nu
 svg .none { font-size: 15px; }
 svg path { fill: none; stroke: none; stroke-linecap: round; stroke-linejoin: round; }
 svg .grid { stroke: var(--grid); stroke-dasharray: 1 5; } svg .axis, svg .tick { stroke: var(--muted); }
-svg .line { stroke: currentColor; stroke-width: 2; }
-svg .thin { stroke: currentColor; stroke-width: 1.1; opacity: .66; }
-svg .link { stroke: currentColor; stroke-width: 1.2; opacity: .8; }
+svg .line { stroke: currentColor; stroke-width: 2.2; }
+svg .thin { stroke: currentColor; stroke-width: 1; opacity: .85; }
+svg .link { stroke: currentColor; stroke-width: 1.2; opacity: .85; }
 svg .dot { fill: currentColor; stroke: var(--card); stroke-width: 1.5; }
 svg .few { fill: currentColor; }
 svg .dot:hover { r: 6px; }
@@ -142,7 +142,7 @@ footer { margin-top: 28px; font-size: 13px; }
   :root {
     color-scheme: light;
     --page: #fff; --card: #fff; --ink: #000; --muted: #555; --line: #ccc; --grid: #8d95a3;
-    --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
+    --c1: #2563d9; --c2: #c4620a; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
     --c7: #6b57d6; --c8: #c2405f; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
   }
   body { print-color-adjust: exact; -webkit-print-color-adjust: exact; font-size: 12px; }

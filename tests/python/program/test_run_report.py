@@ -155,8 +155,8 @@ def test_what_moves_by_itself_is_named(data, tmp_path):
 def test_commands_train_the_model_again_and_use_it(data, tmp_path):
     output = tmp_path / "it's a run"
     page = report_of(data, output, "--label-smoothing", 0.1, "--calibrate")
-    shown = {html.unescape(name): html.unescape(code) for name, code in re.findall(
-        r"<h3>([^<]+)</h3><div[^>]*><pre>(.*?)</pre>", page, re.S)}
+    shown = {html.unescape(name): html.unescape(re.sub("<[^>]+>", "", code)) for name, code in re.findall(
+        r'<h3>([^<]+)</h3><pre class="wrap">(.*?)</pre>', page, re.S)}
     assert list(shown) == ["Train this model again", "Label a text", "Label a file", "Serve the model", "Python, with transformers"]
     words = shlex.split(shown["Train this model again"])
     assert words[:2] == ["mezzo", "train"] and "--calibrate" in words and words[words.index("--label-smoothing") + 1] == "0.1"

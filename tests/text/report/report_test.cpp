@@ -176,7 +176,7 @@ TEST(ReportTest, LoadsNothingAndRunsNothing) {
   for (const char* loader : {"src=", "url(", "@import", "<script", "<link", "onload"}) {
     EXPECT_THAT(page, Not(HasSubstr(loader)));
   }
-  EXPECT_THAT(page, HasSubstr("<a href=\"#Curves\">"));
+  EXPECT_THAT(page, HasSubstr("<a href=\"#Training\">"));
   for (size_t link = page.find("href="); link != std::string::npos; link = page.find("href=", link + 1)) {
     EXPECT_EQ(page.substr(link, 7), "href=\"#") << "links stay within the page";
   }
