@@ -181,7 +181,7 @@ Arguments in_own_names(const Arguments& arguments, const CLI::App& command) {
     }
     const bool takes_several = own != nullptr && own->get_expected_max() > 1;
     if (takes_several && std::ranges::count(result, name) > 0) {  // else only the last place would count
-      throw UsageError(fmt::format("{} stands there twice; pass all of its files behind one", name));
+      throw UsageError(fmt::format("{0} is given twice; pass all files after one {0}", name));
     }
     const bool lacks_value = !value && (!has_next || arguments[i + 1].starts_with("--"));
     if (lacks_value && (takes_several || (other != nullptr && !is_switch))) {  // CLI11 would take the next flag for it

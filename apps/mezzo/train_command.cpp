@@ -192,7 +192,7 @@ Run add_train(CLI::App& app) {
   add_flags(app, *flags);
   app.footer(
       "Examples:\n"
-      "  mezzo train --model DIR --train train.csv --output out\n"
+      "  mezzo train --model bert-base-uncased --train train.csv --output out\n"
       "  mezzo train --model DIR --train train.jsonl --dev dev.jsonl --output out\n"
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
       "  mezzo train --config out/run.json --output again\n\n"

@@ -92,7 +92,7 @@ def test_files_are_named_once(command, more, folders, tmp_path):
     plain, _ = folders
     flag = more[0] if more else "--train"
     base = [PROGRAM, command, "--model", plain, *([] if more else ["--output", tmp_path / "out"])]
-    for given, message in [([flag, plain / "dev.jsonl", flag, plain / "train.jsonl"], f"{flag} stands there twice; pass all of its files behind one"),
+    for given, message in [([flag, plain / "dev.jsonl", flag, plain / "train.jsonl"], f"{flag} is given twice; pass all files after one {flag}"),
                            ([flag, "--threads", 1], f"{flag} needs a value"), ([flag], f"{flag} needs a value")]:
         done = subprocess.run(list(map(str, [*base, *given])), capture_output=True, text=True)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr

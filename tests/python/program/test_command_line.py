@@ -48,8 +48,8 @@ def test_help_of_train_shows_the_options_that_most_people_need():
     assert f"--help-all shows {len(known) - len(shown)} more options." in text
     assert re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)[:4] == ["Data", "Recipe", "Precision", "Run"]
     unwrapped = re.sub(r"\s+", " ", text)
-    assert "Usage: mezzo train --model DIR --train FILE... --output DIR [options]" in text
-    assert "--model DIR Hugging Face folder" in unwrapped and unwrapped.count("[required]") == 3
+    assert "Usage: mezzo train --model MODEL --train FILE... --output DIR [options]" in text
+    assert "--model MODEL folder of a model, or its name on the Hugging Face Hub" in unwrapped and unwrapped.count("[required]") == 3
     assert "(fp32, bf16, fp16, auto) [default: auto]" in unwrapped
     assert "--patience N " in unwrapped and "--dev FILE... " in unwrapped
 

@@ -111,7 +111,7 @@ def test_the_manual_page_has_every_command_and_flag(tmp_path):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_that_parse(command):
     """Each `mezzo …` line in a command's help is one that the program understands: what it lacks are files."""
-    text = mezzo(command, "--help").stdout
+    text = mezzo(command, "--help").stdout.replace("\\\n", "")
     for line in re.findall(r"^  (mezzo .*)$", text, re.MULTILINE):
         words = shlex.split(re.sub(r"\s+#.*| [|>].*|<.*", "", line))
         done = subprocess.run([PROGRAM, *words[1:]], capture_output=True, text=True, timeout=120, cwd="/", stdin=subprocess.DEVNULL)
