@@ -48,7 +48,7 @@ std::string int8_warning(const std::filesystem::path& folder) {
   }
   const bool is_checked = json.is_object() && json.contains("of") && json["of"] == nlohmann::json(hashes_of(folder));
   if (is_checked && json.value("accepted", nlohmann::json(true)) == nlohmann::json(true)) return "";
-  return is_checked ? fmt::format("warning: {}: int8 is worse than fp32 by more than mezzo check-int8 was to accept",
+  return is_checked ? fmt::format("warning: {}: int8 is worse than fp32 by more than --max-loss of mezzo check-int8",
                                   (folder / kFile).string())
                     : fmt::format(
                           "warning: {} was not checked in int8; mezzo check-int8 --model {} --data FILE compares it "

@@ -79,7 +79,7 @@ def test_predict_warns_of_a_model_that_loses_too_much(run_of_program, model, tmp
     assert json.loads((model / "int8.json").read_text())["accepted"] is False
     predict = ["predict", "--model", model, "--text", "goal", "--precision", "int8"]
     warned = run(predict)
-    assert warned.returncode == 0 and warned.stderr == f"warning: {model}/int8.json: int8 is worse than fp32 by more than mezzo check-int8 was to accept\n"
+    assert warned.returncode == 0 and warned.stderr == f"warning: {model}/int8.json: int8 is worse than fp32 by more than --max-loss of mezzo check-int8\n"
     told = run(["check-int8", "--model", model, "--data", tmp_path / "answers.jsonl", "--json"])
     assert told.returncode == 1 and json.loads(told.stdout)["accepted"] is False and json.loads(told.stdout)["worse"] > 0.5
     assert " points);" in mezzo("check-int8", "--model", model, "--data", tmp_path / "answers.jsonl", "--max-loss", 100).stdout

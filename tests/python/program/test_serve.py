@@ -177,7 +177,7 @@ def test_pairs_and_options_are_those_of_predict(server, folders, tmp_path):
     assert same(server.predict({**rows[3], "model": "topics", "top_k": 2}), expected[3])
     assert server.predict({"text": "goal", "model": "topics", "min_score": 1})["label"] is None
     status, message = error_of(server.ask("POST", "/predict", {"text": "goal", "model": "traits", "min_score": 1}))
-    assert status == 400 and "min-score is of single labels" in message
+    assert status == 400 and "min-score is for single labels" in message
 
 
 def test_many_ask_at_once_and_each_gets_its_own(server, folders, tmp_path):
@@ -576,8 +576,7 @@ def test_what_it_cannot_serve_is_refused_at_the_start(server, folders, tmp_path)
     assert refused(*topics, "--host", "192.0.2.1", "--port", 0) == (
         "mezzo serve: cannot listen on 192.0.2.1:0: Cannot assign requested address; pass an address of this machine as --host, such as 127.0.0.1 or "
         "0.0.0.0\n")
-    assert "tokenizer.json" in refused("--model", tmp_path)
-    assert "int8.json" in refused(*topics, "--precision", "int8")
+    assert "config.json: cannot be read" in refused("--model", tmp_path)
     assert "--port is 70000, expected 0 to 65535" in refused(*topics, "--port", 70000, status=2)
     assert "--timeout is 0" in refused(*topics, "--timeout", 0, status=2)
     assert "--model" in refused(status=2)
@@ -589,6 +588,13 @@ def test_what_it_cannot_serve_is_refused_at_the_start(server, folders, tmp_path)
     (tmp_path / "two").write_text("a b\n")
     for name in ("empty", "two", "absent"):
         assert "token" in refused(*topics, "--token-file", tmp_path / name)
+
+
+def test_int8_without_a_check_is_warned_of(folders):
+    with serving("--model", folders["topics"], "--precision", "int8") as server:
+        assert server.lines[0] == (f"mezzo serve: warning: {folders['topics']} was not checked in int8; "
+                                   f"mezzo check-int8 --model {folders['topics']} --data FILE compares it with fp32")
+        assert server.predict({"text": "goal"})["label"]
 
 
 def test_an_open_address_without_a_token_is_warned_of(folders):
