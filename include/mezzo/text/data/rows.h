@@ -117,7 +117,9 @@ class Rows {
   Rows subspan(size_t begin, size_t count) const {
     Rows part;
     part.arena_ = arena_;
-    if (!empty()) part.rows_.assign(rows_.begin() + begin, rows_.begin() + begin + count);
+    if (empty()) return part;
+    const auto rows = std::span(rows_).subspan(begin, count);
+    part.rows_.assign(rows.begin(), rows.end());
     return part;
   }
 
