@@ -30,10 +30,14 @@ constexpr size_t kMostInvalid = 1000;  // one byte in so many
 std::string name_for_iconv(std::string_view name) {
   std::string upper(name);
   for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  std::string dashed = upper;
+  std::ranges::replace(dashed, '_', '-');
   constexpr std::pair<std::string_view, const char*> kNames[] = {
-      {"UTF8", "UTF-8"},     {"UTF-8-SIG", "UTF-8"}, {"UTF16", "UTF-16"},  {"UTF32", "UTF-32"},
-      {"GB2312", "GB18030"}, {"GBK", "GB18030"},     {"CP936", "GB18030"}, {"LATIN-1", "ISO-8859-1"}};
-  const auto* known = std::ranges::find(kNames, upper, [](const auto& pair) { return pair.first; });
+      {"UTF8", "UTF-8"},         {"UTF-8-SIG", "UTF-8"}, {"UTF16", "UTF-16"},       {"UTF-16-LE", "UTF-16LE"},
+      {"UTF-16-BE", "UTF-16BE"}, {"UTF32", "UTF-32"},    {"UTF-32-LE", "UTF-32LE"}, {"UTF-32-BE", "UTF-32BE"},
+      {"GB2312", "GB18030"},     {"GBK", "GB18030"},     {"CP936", "GB18030"},      {"LATIN-1", "ISO-8859-1"},
+      {"MAC-ROMAN", "MACINTOSH"}};
+  const auto* known = std::ranges::find(kNames, dashed, [](const auto& pair) { return pair.first; });
   return known == std::end(kNames) ? upper : known->second;
 }
 
@@ -127,11 +131,16 @@ void Utf8Source::fill(size_t at_least) {
 }
 
 void Utf8Source::use(std::string_view encoding) {
+  const iconv_t kUnknown = reinterpret_cast<iconv_t>(-1);
   encoding_ = encoding;
   is_decided_ = true;
   if (encoding_ == "UTF-8") return;
   iconv_t converter = ::iconv_open("UTF-8", encoding_.c_str());
-  if (converter == reinterpret_cast<iconv_t>(-1)) {
+  if (converter == kUnknown) {  // Python writes EUC_JP, iconv EUC-JP
+    std::ranges::replace(encoding_, '_', '-');
+    converter = ::iconv_open("UTF-8", encoding_.c_str());
+  }
+  if (converter == kUnknown) {
     static const std::vector<std::string> kCommon{"UTF-8",        "UTF-16",       "GB18030",   "BIG5",
                                                   "SHIFT_JIS",    "EUC-JP",       "EUC-KR",    "KOI8-R",
                                                   "WINDOWS-1252", "WINDOWS-1251", "ISO-8859-1"};

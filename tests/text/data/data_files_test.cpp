@@ -108,10 +108,11 @@ TEST_F(DataFilesTest, ReadsTheEncodingThatIsGiven) {
     EXPECT_EQ(load("a.csv", "\xEF\xBB\xBF" + std::string(kChinese), with({.encoding = name})).texts, expected) << name;
   }
   const std::string utf16 = encoded("\uFEFF" + std::string(kChinese), "UTF-16LE");
-  for (const char* name : {"UTF-16LE", "utf-16"}) {
+  for (const char* name : {"UTF-16LE", "utf-16", "utf_16_le"}) {
     EXPECT_EQ(load("a.csv", utf16, with({.encoding = name})).texts, expected) << name;
   }
   EXPECT_EQ(load("a.csv", "text,label\ncaf\xe9,1\n", with({.encoding = "latin-1"})).texts, Strings{"café"});
+  EXPECT_EQ(load("a.csv", "text,label\n\xa4\xa2,1\n", with({.encoding = "euc_jp"})).texts, Strings{"あ"});
   EXPECT_EQ(error("a.csv", kChinese, with({.encoding = "GB1803"})),
             "a.csv: iconv does not know the encoding 'GB1803'. Did you mean 'GB18030'?");
   EXPECT_EQ(error("a.csv", kChinese, with({.encoding = "klingon"})),
