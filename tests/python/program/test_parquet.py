@@ -129,7 +129,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
 def test_a_column_of_lists_is_not_taken_for_the_rows(tmp_path):
     path = write(tmp_path / "a.parquet", dict(number=[1], spans=[[{"begin": 0}]]))
-    with pytest.raises(ValueError, match=r"a.parquet:1: row 1: the row has no key 'text' among"):
+    with pytest.raises(ValueError, match=r"a.parquet:1: row 1: the row has no keys 'text' and 'label' among 'number', 'spans'"):
         _mezzo.load_rows(path)
 
 
