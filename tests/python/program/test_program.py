@@ -511,8 +511,8 @@ def test_what_is_odd_about_the_data_is_said_at_the_start(run, small, data, tmp_p
     dev = write_rows(tmp_path / "dev.jsonl", [("new words", "sport"), rows[5]])
     done = mezzo("train", "--model", small, "--train", train, "--dev", dev, "--test", train, "--output", tmp_path / "out",
                  "--max-steps", 1)
-    for warning in ["of 44 texts in {0} repeats an earlier text with the same label, such as {0}:",
-                    "of 44 texts in {0} repeats an earlier text with another label, such as {0}:",
+    for warning in ["an earlier text with the same label, such as {0}:",
+                    "an earlier text with another label, such as {0}:",
                     "1 of 44 texts in {0} is empty, the first at {0}:43",
                     "1 of 4 labels in {0} differs from another in white space or case alone, such as 'sport ' at {0}:44 from 'sport' at {0}:",
                     "1 of 2 dev texts also occur in training, such as {1}:2 and {0}:6: dev scores are optimistic",
