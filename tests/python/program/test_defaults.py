@@ -51,7 +51,7 @@ def settings(output):
 def report_settings(output):
     """Given ones, and defaults."""
     report = (output / "report.html").read_text()
-    return report[report.index("<h2>Settings"):].split("By default", 1)
+    return report[report.index("<h2>Settings"):].split(" default settings<", 1)
 
 
 def evaluated(output):
