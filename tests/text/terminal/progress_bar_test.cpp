@@ -71,7 +71,7 @@ TEST_F(ProgressBarTest, FitsEveryWidthAndLeavesOutTheLastPiecesFirst) {
   EXPECT_EQ(line_at_width(79, kText, kLess), " 61% 178/288  0:32 left  loss 0.412  best 0.664  epoch 1.8  lr 2.1e-05")
       << "the bar goes before one of the first pieces";
   EXPECT_EQ(line_at_width(80, "loss 0.412  epoch 1.8  lr 2.1e-05", kLess),
-            " 61% ━━━━━━━━━━━━━─────────── 178/288  0:32 left  loss 0.412  epoch 1.8  lr 2.1e-05");
+            " 61% ━━━━━━━━━━━━──────── 178/288  0:32 left  loss 0.412  epoch 1.8  lr 2.1e-05");
   EXPECT_EQ(line_at_width(40, kText, kLess), " 61% 178/288  0:32 left  loss 0.412");
   label_ = "train";
   for (int width = 1; width <= 250; ++width) {
@@ -201,10 +201,11 @@ TEST_F(ProgressBarTest, EstimatesTheTimeLeftFromTenStepsOn) {
 TEST_F(ProgressBarTest, ShowsOnlyCountAndTimeOfAWorkOfUnknownLength) {
   auto unknown = options(ProgressStyle::kTerminal);
   unknown.total = 0;
+  unknown.unit = "rows";
   ProgressBar bar(unknown);
   now_ += 90061;
   bar.update(12345, "3.2 MB/s");
-  EXPECT_EQ(printed(), "\rtrain 12345  1d 01:01 elapsed  3.2 MB/s\x1b[K");
+  EXPECT_EQ(printed(), "\rtrain 12345 rows  1d 01:01 elapsed  3.2 MB/s\x1b[K");
 }
 
 TEST_F(ProgressBarTest, TextCannotSteerTheTerminal) {
