@@ -160,7 +160,7 @@ def test_files_of_others_survive_an_overwrite(data, finished):
     (["--dropout", 0.25], "dropout was 'as the model says', is now '0.25'"),
     ({"num_attention_heads": 4}, "num_attention_heads was '2', is now '4'"),
     ({"hidden_act": "relu", "layer_norm_eps": 0.001}, "hidden_act was 'gelu', is now 'relu'; layer_norm_eps was '1e-12', is now '0.001'"),
-    ({"attention_probs_dropout_prob": 0.0}, "attention_probs_dropout_prob was '0.1', is now '0'"),
+    ({"attention_probs_dropout_prob": 0.0}, "attention_probs_dropout_prob was '0.1', is now '0.0'"),
     ("train.jsonl", "training data as tokens was '24 texts of hash "),
     ("dev.jsonl", "dev data as tokens was '30 texts of hash "),
 ])
