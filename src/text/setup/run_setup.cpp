@@ -143,11 +143,11 @@ class LoadingProgress {
   explicit LoadingProgress(bool shows) : shows_(shows) {}
 
   /// @param total  0: not known
-  void show(const std::string& label, int64_t done, int64_t total, std::string_view unit) {
+  void show(const std::string& label, int64_t done, int64_t total, const std::string& unit) {
     constexpr auto kPatience = std::chrono::seconds(3);
     if (!shows_) return;
-    if (label != label_) bar_.emplace(ProgressBar::Options{.label = label_ = label, .total = total});
-    if (std::chrono::steady_clock::now() - begin_ >= kPatience) bar_->update(done, unit);
+    if (label != label_) bar_.emplace(ProgressBar::Options{.label = label_ = label, .total = total, .unit = unit});
+    if (std::chrono::steady_clock::now() - begin_ >= kPatience) bar_->update(done);
   }
 
  private:

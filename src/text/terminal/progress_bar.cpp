@@ -207,6 +207,7 @@ std::string ProgressBar::status_line(double now, size_t columns) const {
     const std::string total = std::to_string(options_.total);
     pieces.count = fmt::format("{:>{}}/{}", step_, total.size(), total);  // of one width, so that the bar stands still
   }
+  if (!options_.unit.empty()) pieces.count += " " + options_.unit;
   const std::string since_start = format_duration(elapsed) + " elapsed";
   const bool has_estimate = step_ < options_.total && done >= kStepsToEstimate;
   const double left = elapsed / static_cast<double>(done) * static_cast<double>(options_.total - step_);

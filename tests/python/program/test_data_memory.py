@@ -94,7 +94,7 @@ def test_reading_that_takes_long_shows_how_far_it_is(tmp_path):
     writer = slow_train_file(data / "train.jsonl", seconds=2)
     done = trained([*flags(data, tmp_path / "out"), "--max-steps", "1"])
     writer.join()
-    assert re.search(r"^reading \S+/train\.jsonl 12288  0:0\d  rows$", done.stderr, re.MULTILINE), done.stderr
+    assert re.search(r"^reading \S+/train\.jsonl 12288 rows  0:0\d elapsed$", done.stderr, re.MULTILINE), done.stderr
     assert "15000 training, 30 dev" in done.stderr
     quiet = trained([*flags(files(tmp_path / "few"), tmp_path / "quiet"), "--max-steps", "1"])
     assert not re.search("^reading ", quiet.stderr, re.MULTILINE)

@@ -38,6 +38,7 @@ class ProgressBar {
   struct Options {
     std::string label = {};  ///< in front of the bar
     int64_t total = 0;       ///< steps in all; 0 if unknown: then no bar and no time left
+    std::string unit = {};   ///< of the steps, shown behind their count: "rows"
     int64_t initial = 0;     ///< steps done before, by a run this one resumes; kept out of the time left
     ProgressStyle style = ProgressStyle::kAuto;
     std::FILE* stream = stderr;       ///< not owned
