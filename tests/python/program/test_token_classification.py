@@ -374,13 +374,13 @@ def test_texts_of_a_conll_file_and_logits_of_words(trained, unread):
 
 @pytest.mark.parametrize("more, message", [
     (["--text", "a", "--text-pair", "b"], "--text-pair: the model labels words, of single texts; leave it out"),
-    (["--data", "ok.conll", "--text-column", "word"], "of a .conll file, words are the first column and labels the last"),
+    (["--data", "ok.conll", "--text-column", "word"], "the columns of a .conll file have numbers, from 1. Pass --text-column with a number, not 'word'."),
     (["--data", "strings.jsonl"], "the row is an array that begins with a string; words are written [[…], […]] or {\"text\": […]}"),
     (["--data", "cr.conll"], "cr.conll:1: the line holds a carriage return. Save the file with lines that end in LF or CR LF."),
 ])
 def test_what_is_no_text_of_words(more, message, trained, unread):
     (unread / "strings.jsonl").write_text('["Anna", "goes"]\n')
-    (unread / "cr.conll").write_bytes(b"Anna B-PER\rgoes O\r")
+    (unread / "cr.conll").write_bytes(b"Anna B-PER\rgoes O\nhome O\n")
     done = run(["predict", "--model", trained[0] / "out", *(str(unread / word) if "." in word else word for word in more)])
     assert done.returncode == 1 and message in done.stderr and done.stdout == ""
 
