@@ -92,10 +92,10 @@ std::string quoted(const std::string& argument) {
 std::string train_command(const TrainConfig& config, const ReportInput::Pairs& defaults) {
   std::string command = "mezzo train";
   const auto settings = settings_to_json(config);
-  for (const auto& [name, value] : settings.items()) {
-    const auto is_same = [&, text = value](const auto& setting) {
-      return setting.first == name && setting.second == text;
-    };
+  for (const auto& item : settings.items()) {
+    const std::string& name = item.key();
+    const Json& value = item.value();
+    const auto is_same = [&](const auto& setting) { return setting.first == name && value == Json(setting.second); };
     if (std::ranges::any_of(defaults, is_same)) continue;
     command += " --" + name;
     if (value == "true") continue;
@@ -423,8 +423,7 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   if (!has_trained_) {
     warn("warning: " + notice);
   }
-  write_report(notice, evaluation,
-               fmt::format("{}, model of step {}", split, best_ ? best_->step : record.steps));
+  write_report(notice, evaluation, fmt::format("{}, model of step {}", split, best_ ? best_->step : record.steps));
   write_run_json("finished", record.steps);
   summary_ = evaluation && !evaluation->report.empty() ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format(
