@@ -1,6 +1,7 @@
 #include "text/io/read_error.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -80,17 +81,27 @@ void refuse_adapter(const fs::path& folder) {
                         : "Name " + merged.string() + ", which holds the merged model.");
 }
 
-std::string why_no_weights(const std::set<std::string>& files) {
+std::string why_no_weights(const std::set<std::string>& files, const std::string& hub_name) {
   const std::string none = "has no model.safetensors";
   const auto has = [&](std::string_view ending) {
     return std::ranges::any_of(files, [&](const std::string& name) { return name.ends_with(ending); });
   };
-  if (has(".bin") || has(".pt") || has(".pth")) {
-    return none +
-           ", only a pickle such as pytorch_model.bin, which may run code. Convert it in its folder: "
-           "python -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() for k, v in "
-           "torch.load('pytorch_model.bin', 'cpu', weights_only=True).items()}, 'model.safetensors', "
-           "{'format': 'pt'})\"";
+  std::string pickle;
+  for (const std::string& name : files) {
+    const bool is_pickle = name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
+    if (!is_pickle || name == "training_args.bin" || name.find('/') != name.npos) continue;
+    if (name.starts_with("pytorch_model")) pickle = "pytorch_model*.bin";  // one, or several parts
+    if (pickle.empty()) pickle = name;
+  }
+  if (!pickle.empty()) {
+    const std::string fetch =
+        hub_name.empty() ? "" : fmt::format("Download it: hf download {} --local-dir DIR. ", hub_name);
+    return fmt::format(
+        "{}, only a pickle such as pytorch_model.bin, which may run code. {}Convert it in its folder: python -c "
+        "\"import glob, torch, safetensors.torch as s; s.save_file({{k: v.clone().contiguous() for f in "
+        "glob.glob('{}') for k, v in torch.load(f, 'cpu', weights_only=True).items()}}, 'model.safetensors', "
+        "{{'format': 'pt'}})\"",
+        none, fetch, pickle);
   }
   for (const auto& [ending, program] : {std::pair{".h5", "TensorFlow"}, {".msgpack", "Flax"}}) {
     if (has(ending)) {

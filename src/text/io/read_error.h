@@ -20,7 +20,8 @@ void refuse_adapter(const std::filesystem::path& folder);
 
 /// Says what a folder without safetensors has in its place, and how to convert that.
 /// @param files  names of the folder, or of the model on the hub.
-std::string why_no_weights(const std::set<std::string>& files);
+/// @param hub_name  of that model; empty for a folder.
+std::string why_no_weights(const std::set<std::string>& files, const std::string& hub_name = "");
 
 /// A file is there, and cannot be read as things are: what failed may be the disk, a permission, or this version, which
 /// does not know its format. It may be whole for all that.

@@ -152,7 +152,11 @@ std::vector<std::filesystem::path> weight_files(const std::filesystem::path& fol
   if (std::filesystem::exists(folder / kWeightsFile, error)) return {folder / kWeightsFile};
   std::vector<std::filesystem::path> files;
   if (std::filesystem::exists(folder / kIndexFile, error)) {
-    for (const std::string& name : shards_of(folder / kIndexFile)) files.push_back(folder / name);
+    for (const std::string& name : shards_of(folder / kIndexFile)) {
+      files.push_back(folder / name);
+      TORCH_CHECK_VALUE(std::filesystem::exists(files.back(), error) || error, files.back().string(),
+                        ": is missing, and ", kIndexFile, " names it. Copy or download the model again");
+    }
     return files;
   }
   std::set<std::string> names;

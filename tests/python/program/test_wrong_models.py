@@ -1,7 +1,9 @@
 """Folders that look like a trained classifier of texts and are none, or not a whole one."""
 import json
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -82,10 +84,29 @@ def test_nan_in_the_weights_is_named_before_the_first_step(classifier, data, tmp
     assert f"warning: {folder}: bert.encoder.layer.0.output.dense.weight holds inf or NaN; fetch the file again\n" in done.stderr
 
 
+@pytest.mark.parametrize("parts", [["pytorch_model.bin"], ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"], ["weights.pt"]])
+def test_the_command_that_converts_a_pickle_works(parts, classifier, tmp_path):
+    folder = changed(classifier, tmp_path / "pickle", lambda weights: None)
+    weights = load_file(folder / "model.safetensors")
+    for i, part in enumerate(parts):
+        torch.save({name: weights[name] for name in sorted(weights)[i::len(parts)]}, folder / part)
+    torch.save({"not": "a tensor"}, folder / "training_args.bin")
+    (folder / "model.safetensors").unlink()
+    done = run(["predict", "--model", folder, "--text", "goal"])
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "only a pickle such as pytorch_model.bin, which may run code" in done.stderr
+    command = re.search(r'python -c "(.+)"', done.stderr)[1]
+    subprocess.run([sys.executable, "-c", command], cwd=folder, check=True)
+    assert load_file(folder / "model.safetensors").keys() == weights.keys()
+    scores = [json.loads(run(["predict", "--model", model, "--text", "goal"]).stdout)["scores"] for model in (folder, classifier)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
 def test_a_vocabulary_that_is_too_large_is_told_by_its_last_token(classifier, tmp_path):
     folder = changed(classifier, tmp_path / "larger", lambda weights: None)
-    with open(folder / "vocab.txt", "a") as vocab:
-        vocab.write("\n".join(f"word{i}" for i in range(20)) + "\n")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab |= {f"word{i}": len(vocab) + i for i in range(20)}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     done = run(["predict", "--model", folder, "--text", "goal"])
     assert done.returncode == 1 and "; the last is word19. Is it another model's?" in done.stderr, done.stderr
 
