@@ -47,7 +47,7 @@ void append_line(const text::Encoding& encoding, bool is_pair, fmt::memory_buffe
 
 int run_tokenize(const TokenizeFlags& flags) {
   if (flags.model.empty() == flags.vocab.empty()) {
-    throw UsageError("pass either --model DIR or --vocab FILE");
+    throw UsageError("pass either --model MODEL or --vocab FILE");
   }
   if (flags.max_length != 0 && flags.max_length < 2) {
     throw UsageError(fmt::format("--max-length is {}, expected at least 2, or 0 for no limit", flags.max_length));

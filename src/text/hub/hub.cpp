@@ -166,7 +166,8 @@ class Download {
     const bool has_index = !names_.contains(kWeights) && names_.contains(kIndex);
     const bool is_adapter = small.contains("adapter_config.json") && !small.contains("config.json");
     const bool needs_weights = options_.files == ModelFiles::kAll && !is_adapter;
-    TORCH_CHECK_VALUE(!needs_weights || has_index || names_.contains(kWeights), id_.name, ": ", why_no_weights(names_));
+    TORCH_CHECK_VALUE(!needs_weights || has_index || names_.contains(kWeights), id_.name, ": ",
+                      why_no_weights(names_, id_.name));
     if (needs_weights && has_index) small.insert(kIndex);
     fetch(small);
     if (needs_weights) fetch(has_index ? shards_of(snapshot() / kIndex) : std::vector<std::string>{kWeights});
@@ -243,8 +244,8 @@ class Download {
     for (const File& file : files) {
       fetch(file, [&](int64_t bytes) {
         if (total < kMegabyte || options_.quiet) return;
-        if (!bar) bar.emplace(ProgressBar::Options{.label = "download", .total = total / kMegabyte});
-        bar->update(std::min(before + bytes, total) / kMegabyte, "MB of " + id_.name);
+        if (!bar) bar.emplace(ProgressBar::Options{.label = "download", .total = total / kMegabyte, .unit = "MB"});
+        bar->update(std::min(before + bytes, total) / kMegabyte, id_.name);
       });
       if (bar) before += std::max<int64_t>(file.bytes, 0);
     }
@@ -303,7 +304,10 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
   const auto id = parse_id(name);
   TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(name, none)), name,
                     ": is no folder; name a folder with a model, or a model of the Hugging Face Hub");
-  TORCH_CHECK_VALUE(id, name, ": there is no such folder.", did_you_mean_file(name));
+  const bool is_path = name.starts_with('.') || name.starts_with('/') || name.starts_with('~');
+  TORCH_CHECK_VALUE(id, name, ": there is no such folder.",
+                    is_path ? "" : " A name on the Hugging Face Hub is NAME or ORG/NAME, and @REVISION if wanted.",
+                    did_you_mean_file(name));
   const bool is_pinned = is_commit(id->revision);
   const std::string commit = is_pinned ? id->revision : read_word(id->folder / "refs" / id->revision);
   const fs::path snapshot = id->folder / "snapshots" / commit;
@@ -316,8 +320,8 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
     download.look_up();
   } catch (const HubUnreachable& error) {
     TORCH_CHECK_VALUE(is_cached, name,
-                      ": there is no such folder, and the Hugging Face Hub cannot be reached: ", error.what(), ".",
-                      did_you_mean_file(name));
+                      ": there is no such folder, and the Hugging Face Hub cannot be reached: ", error.what(),
+                      ". Check the network, HTTPS_PROXY and HF_ENDPOINT.", did_you_mean_file(name));
     TORCH_WARN(name, ": the Hugging Face Hub cannot be reached (", error.what(), "), so the cached commit ", commit,
                " is used");
     return snapshot;

@@ -7,11 +7,13 @@
 #include <algorithm>
 
 #include "mezzo/text/models/pretrained.h"
+#include "text/io/read_error.h"
 
 namespace mezzo::text {
 namespace {
 
 std::unique_ptr<ModelConfig> read_config(const std::filesystem::path& folder) {
+  refuse_adapter(folder);
   auto config = ModelConfig::from_file(folder / "config.json");
   config->check_labels(folder / "config.json");
   return config;
@@ -48,8 +50,8 @@ int64_t default_max_length(const Tokenizer& tokenizer, const ModelConfig& config
 Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOptions& options)
     : is_int8_(options.precision == "int8"),
       precision_(parse_precision(is_int8_ ? "auto" : options.precision, options.device)),
-      tokenizer_(Tokenizer::from_pretrained(folder)),
       config_(read_config(folder)),
+      tokenizer_(Tokenizer::from_pretrained(folder)),
       task_(make_task(*config_)),
       model_(load_model(folder, *config_, *task_, options.is_mapped, unused_)),
       max_length_(options.max_length.value_or(default_max_length(*tokenizer_, *config_))) {

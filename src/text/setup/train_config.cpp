@@ -77,7 +77,7 @@ std::string to_text(const Setting& setting, const std::optional<T>& value) {
 
 void check_sources(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.model.empty() != config.model_config.empty(),
-                    "pass either --model DIR, or --model-config FILE with --vocab FILE");
+                    "pass either --model MODEL, or --model-config FILE with --vocab FILE");
   TORCH_CHECK_VALUE(config.model_config.empty() == config.vocab.empty(),
                     "--model-config and --vocab belong together: fresh weights need both");
   TORCH_CHECK_VALUE(!config.new_head || !config.model.empty(),

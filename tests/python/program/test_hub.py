@@ -158,9 +158,9 @@ def test_the_token_goes_to_the_hub_alone(hub, environment, tmp_path):
     ("org/nothing", "org/nothing: there is no such folder, and "),
     ("org/gated", "org/gated: access is restricted. Accept the terms at "),
     ("./tiny", "./tiny: there is no such folder."),
-    ("a/b/c", "a/b/c: there is no such folder."),
+    ("a/b/c", "a/b/c: there is no such folder. A name on the Hugging Face Hub is NAME or ORG/NAME, and @REVISION if wanted."),
     ("org/../tiny", "org/../tiny: there is no such folder."),
-    ("org/pickle", "org/pickle: has no model.safetensors, only a pickle such as pytorch_model.bin, which may run code. Convert it in its folder: python -c "),
+    ("org/pickle", "org/pickle: has no model.safetensors, only a pickle such as pytorch_model.bin, which may run code. Download it: hf download org/pickle --local-dir DIR. Convert it in its folder: python -c "),
     ("org/tf", "org/tf: has no model.safetensors, only weights of TensorFlow (*.h5). "),
     ("org/flax", "org/flax: has no model.safetensors, only weights of Flax (*.msgpack). "),
     ("org/gguf", "org/gguf: has no model.safetensors, only a file for llama.cpp (*.gguf). "),
@@ -181,6 +181,7 @@ def test_without_network_the_cache_is_used(hub, environment, tmp_path):
     gone = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     done = predict(gone, "org/tiny", cwd=tmp_path)
     assert done.returncode == 1 and "org/tiny: there is no such folder, and the Hugging Face Hub cannot be reached: Failed to connect to 127.0.0.1 port 9" in done.stderr
+    assert ". Check the network, HTTPS_PROXY and HF_ENDPOINT." in done.stderr
     (tmp_path / "outputs").mkdir()
     assert "Did you mean 'outputs'?" in predict(gone, "output", cwd=tmp_path).stderr
     offline = predict(environment | {"HF_HUB_OFFLINE": "1"}, "org/tiny")
@@ -258,13 +259,14 @@ def shards(folder, target):
 
 def test_weights_in_several_files(hub, environment, folder, tmp_path):
     target = shards(folder, tmp_path / "shards")
-    expected = predict(environment, folder).stdout
-    assert predict(environment, target).stdout == expected
+    # Weights are mapped: at other addresses of memory products round otherwise.
+    scores = pytest.approx(json.loads(predict(environment, folder).stdout)["scores"], abs=1e-6)
+    assert json.loads(predict(environment, target).stdout)["scores"] == scores
     hub.models["org/shards"] = Model(files_of(target))
-    assert predict(environment, "org/shards").stdout == expected
+    assert json.loads(predict(environment, "org/shards").stdout)["scores"] == scores
     assert len(hub.asked("cdn", "GET")) == 2
     index = target / "model.safetensors.index.json"
-    for file, message in (("../x.safetensors", "which is no file of this folder"), ("gone.safetensors", "gone.safetensors: cannot be read")):
+    for file, message in (("../x.safetensors", "which is no file of this folder"), ("gone.safetensors", "gone.safetensors: is missing, and model.safetensors.index.json names it. Copy or download the model again")):
         index.write_text(json.dumps(dict(weight_map=dict(a=file))))
         done = predict(environment, target)
         assert done.returncode == 1 and message in done.stderr

@@ -66,8 +66,8 @@ class Classifier {
  private:
   bool is_int8_;
   Precision precision_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<ModelConfig> config_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Task> task_;
   std::vector<std::string> unused_;
   std::shared_ptr<ModelForTask> model_;
