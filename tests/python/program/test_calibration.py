@@ -45,7 +45,7 @@ def test_the_temperature_of_the_least_log_loss_on_dev_is_in_the_weights(calibrat
     found = minimize_scalar(lambda t: log_loss(labels, (logits / t).softmax(1).numpy()), bounds=(0.01, 100), method="bounded", options=dict(xatol=1e-9))
     # Float32 weights, and logits of other batches, round otherwise; SciPy stops where the loss looks flat.
     assert found.x == pytest.approx(1, rel=1e-4), "nothing is left to fit"
-    said = re.search(r"temperature ([0-9.]+) fitted on dev: calibration error ([0-9.]+) there, ([0-9.]+) without it", done.stdout)
+    said = re.search(r"temperature ([0-9.]+) fitted on dev: calibration error ([0-9.]+) there, ([0-9.]+) without it", done.stderr)
     temperature, after, before = map(float, said.groups())
     assert temperature > 1.2, "it was too sure"
     # A row whose confidence lies at the edge of a bin may fall on either side.
@@ -71,7 +71,7 @@ def test_only_the_last_layer_differs_from_a_run_without(calibrated, tmp_path):
     data, out, settings, done = calibrated
     trained(flags(data, tmp_path / "plain", *settings[:-1]))
     plain, tuned = (load_file(folder / "model.safetensors") for folder in (tmp_path / "plain", out))
-    temperature = float(re.search("temperature ([0-9.]+)", done.stdout)[1])
+    temperature = float(re.search("temperature ([0-9.]+)", done.stderr)[1])
     for name, tensor in plain.items():
         if name.startswith("classifier."):
             torch.testing.assert_close(tuned[name], tensor / temperature, rtol=1e-3, atol=0)  # of the four digits that were printed

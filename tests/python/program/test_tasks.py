@@ -149,7 +149,7 @@ def test_one_half_is_the_threshold_of_the_most_f1_on_dev(trained):
 
     best = [max(f1(torch.full((3,), p, dtype=torch.float64))[label] for p in probabilities[:, label].tolist()) for label in range(3)]
     assert f1(0.5) == pytest.approx(best)
-    assert "thresholds from " in done.stdout and "thresholds from 0.5 to 0.5" not in done.stdout
+    assert "thresholds from " in done.stderr and "thresholds from 0.5 to 0.5" not in done.stderr
     rows = json.loads((folder / "test.json").read_text())
     _, result = logits_of(folder / "out", rows)
     is_label = torch.tensor([[name in label for name in NAMES] for _, label in rows])
@@ -183,7 +183,7 @@ def test_a_trained_head_keeps_its_task(trained, tmp_path):
      " --task multi_label_classification"),
     ([["a", 0.5], ["b", 1.5]], [], "rows.json: the labels are numbers such as 1.5, 2 different ones. Pass --task regression to predict numbers, or"),
     ([["a", 0.5], ["b", 1.5]], ["--task", "regression", "--labels", "0.5,1.5"], "--labels names classes, and regression has none"),
-    ([["a", 1], ["b", 2]], ["--labels", "0,1"], "rows.json:1: row 2: unknown label '2'. The labels are: 0, 1. They are those of --labels."),
+    ([["a", 1], ["b", 2]], ["--labels", "0,1"], "rows.json:1: row 2: unknown label '2'. The labels are: 0, 1. Add it to --labels, or correct the row."),
     ([["a", 1], ["b", "NaN"]], [], "rows.json:1: row 2: the label 'NaN' is a missing value"),
     ([["a", 1], ["b", 1.0]], [], "all texts have the same label, '1'"),
     ([["a", 1], ["b", 2]], ["--labels", "1,,2"], "--labels '1,,2' has an empty name; remove a comma"),
