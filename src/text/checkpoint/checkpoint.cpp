@@ -244,11 +244,26 @@ Manifest read_manifest(const fs::path& checkpoint) {
   return manifest;
 }
 
+/// @throws c10::ValueError  that names the newest checkpoint near `folder`
+void check_is_checkpoint(const fs::path& folder, const fs::file_status& status) {
+  const bool is_folder = fs::is_directory(status);
+  std::error_code error;
+  if (is_folder && (named_step(folder) >= 0 || fs::exists(folder / kManifest, error))) return;
+  for (const fs::path& place : {folder, folder / "checkpoints", folder.parent_path()}) {
+    if (!fs::is_directory(place, error)) continue;
+    for (const auto& [step, path] : checkpoint_format::list(place)) {
+      TORCH_CHECK_VALUE(path == folder, folder.string(), ": is not a checkpoint folder. Pass ", path.string(),
+                        " or --resume auto");
+    }
+  }
+  TORCH_CHECK_VALUE(false, folder.string(), ": is not a checkpoint folder, OUTPUT/checkpoints/step-N of a run");
+}
+
 Checkpoint read_and_verify(const fs::path& folder) {
   std::error_code reason;
   const fs::file_status status = fs::status(folder, reason);
   if (!fs::status_known(status)) fail_to_read(folder, reason.value());
-  TORCH_CHECK_VALUE(fs::is_directory(status), folder.string(), ": is not a checkpoint folder");
+  check_is_checkpoint(folder, status);
   Manifest manifest = read_manifest(folder);
   check_file(folder, manifest, kState);
   Checkpoint checkpoint;

@@ -208,6 +208,13 @@ def test_numbers_that_no_run_has_written_are_not_believed(data, cut, key, value,
     assert message in refused(flags(data, cut, "--resume", checkpoint), cut)
 
 
+@pytest.mark.parametrize("folder", ["", "checkpoints", "checkpoints/step-9"])
+def test_a_folder_that_is_no_checkpoint_is_answered_with_the_newest(data, cut, folder):
+    given = f"{cut}/{folder}"
+    message = refused(flags(data, cut, "--resume", given), cut)
+    assert f"{given}: is not a checkpoint folder. Pass {cut}/checkpoints/step-4 or --resume auto" in message.replace("//", "/")
+
+
 def test_a_step_that_the_run_does_not_have_is_not_believed(data, cut):
     change_state(cut / "checkpoints/step-4", lambda state: state.update(step=10**6))
     (cut / "checkpoints/step-4").rename(cut / "checkpoints/step-1000000")
