@@ -17,9 +17,9 @@
 namespace mezzo::text {
 namespace {
 
-constexpr size_t kWindow = 10;     // losses of single steps vary too much to compare
-constexpr double kFarAbove = 3;    // times the loss at the start
-constexpr double kClearly = 1.1;   // times the least loss on dev: a smaller rise says little
+constexpr size_t kWindow = 10;    // losses of single steps vary too much to compare
+constexpr double kFarAbove = 3;   // times the loss at the start
+constexpr double kClearly = 1.1;  // times the least loss on dev: a smaller rise says little
 constexpr size_t kMostNamed = 5;  // to name
 constexpr double kStandardErrors = 2;
 
@@ -69,7 +69,12 @@ std::optional<WarningRecord> RunWarnings::step(const StepRecord& record) {
 }
 
 void RunWarnings::eval(const EvalRecord& record) {
-  if (record.split == "dev" && !record.is_final && std::isfinite(record.loss)) evals_.push_back(record);
+  if (record.split != "dev" || !std::isfinite(record.loss)) return;
+  if (record.is_final) {
+    kept_ = record;
+  } else {
+    evals_.push_back(record);
+  }
 }
 
 std::vector<WarningRecord> RunWarnings::end(std::optional<int64_t> best_step) const {
@@ -93,7 +98,8 @@ std::vector<WarningRecord> RunWarnings::end(std::optional<int64_t> best_step) co
   }
   const auto best = std::ranges::find_if(evals_, [&](const EvalRecord& eval) { return eval.step == best_step; });
   if (best == evals_.end()) return warnings;
-  if (const auto& labels = best->never_predicted; !labels.empty()) {
+  const EvalRecord& kept = kept_ ? *kept_ : *best;
+  if (const auto& labels = kept.never_predicted; !labels.empty()) {
     std::vector<std::string> names;
     for (const auto& label : std::span(labels).first(std::min(labels.size(), kMostNamed))) {
       names.push_back(quoted_name(label));
@@ -103,12 +109,12 @@ std::vector<WarningRecord> RunWarnings::end(std::optional<int64_t> best_step) co
                                         counted(std::ssize(labels), "label"), fmt::join(names, ", "),
                                         labels.size() > kMostNamed ? ", …" : ""));
   }
-  const auto accuracy = std::ranges::find(best->metrics, "accuracy", &std::pair<std::string, double>::first);
-  if (best->majority_baseline && accuracy != best->metrics.end() && accuracy->second <= *best->majority_baseline) {
+  const auto accuracy = std::ranges::find(kept.metrics, "accuracy", &std::pair<std::string, double>::first);
+  if (kept.majority_baseline && accuracy != kept.metrics.end() && accuracy->second <= *kept.majority_baseline) {
     warn("majority_baseline",
          fmt::format("accuracy on dev is {}, and {} if every text gets the most frequent label. The model has learned "
                      "nothing that helps: train longer, or with another --learning-rate.",
-                     fixed(accuracy->second, 4), fixed(*best->majority_baseline, 4)));
+                     fixed(accuracy->second, 4), fixed(*kept.majority_baseline, 4)));
   }
   return warnings;
 }

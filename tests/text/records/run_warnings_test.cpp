@@ -111,6 +111,9 @@ TEST_F(RunWarningsTest, WarnsOfTheKeptModelAndOfNoOther) {
   EXPECT_THAT(kinds_at_end(2), ElementsAre("majority_baseline")) << "equal is no better";
   EXPECT_THAT(kinds_at_end(3), ElementsAre("never_predicted"));
   EXPECT_THAT(warnings_.end(3)[0].text, HasSubstr("'e', …. "));
+  // With the thresholds that were fitted after training.
+  warnings_.eval({.step = 3, .split = "dev", .loss = 0.6, .is_final = true, .never_predicted = {"d"}});
+  EXPECT_THAT(warnings_.end(3)[0].text, HasSubstr("never predicts 1 label on dev: 'd'. "));
 }
 
 }  // namespace
