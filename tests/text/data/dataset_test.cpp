@@ -513,8 +513,8 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
 
 TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
   EXPECT_EQ(error("a.csv", "text,label\na,0\n\"b,0\nc,0\n"),
-            "a.csv:3: a field opens with a double quote that is never closed. Close it, or put a text with quotes in "
-            "quotes and write each of its own twice.");
+            "a.csv:3: a field opens with a double quote that is never closed. Close it, or put the text in quotes "
+            "and double each quote inside it.");
   EXPECT_EQ(error("a.csv", "text,label\n\"a\"c,0\n"),
             "a.csv:2: text after the closing quote of a field; inside quotes, write a quote twice.");
   EXPECT_EQ(
@@ -526,9 +526,8 @@ TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {
   const auto merged = [](int from, int to, int columns) {
     return "a.tsv:" + std::to_string(from) + ": a field opens with a double quote that closes on line " +
            std::to_string(to) + ", though each line up to there has all " + std::to_string(columns) +
-           " columns. Put a text with quotes in quotes and write each of its own twice, or pass --unquoted where "
-           "quotes are "
-           "characters as others are.";
+           " columns. Put the text in quotes and double each quote inside it, or pass --unquoted if quotes are "
+           "ordinary characters.";
   };
   EXPECT_EQ(error("a.tsv", "text\tlabel\nx\t0\n\"\t1\nfoo\t0\n\"\t1\ny\t0\n"), merged(3, 5, 2));
   EXPECT_EQ(error("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n"), merged(2, 5, 2));
