@@ -55,7 +55,7 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
                       .label_names = split_names(config.labels, "--labels"),
                       .on_unknown_label = config.labels.empty()
                                               ? "No training text has it. --labels A,B,C names labels without one."
-                                              : "They are those of --labels.",
+                                              : "Add it to --labels, or correct the row.",
                       .metric = config.metric,
                       .calibrate = config.calibrate};
   const auto columns = config.columns().label_columns();

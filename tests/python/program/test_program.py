@@ -477,7 +477,7 @@ def test_labels_fix_the_order_of_classes(small, data, tmp_path):
     mezzo(*flags, "--output", tmp_path / "out", "--labels", "low,mid,high,\"very, very high\"")
     assert labels_of(tmp_path / "out") == ["low", "mid", "high", "very, very high"]
     done = mezzo(*flags, "--output", tmp_path / "no", "--labels", "low,mid", check=False)
-    assert "train.jsonl:3: row 3: unknown label 'high'. The labels are: low, mid. They are those of --labels." in one_line(done, 1)
+    assert "train.jsonl:3: row 3: unknown label 'high'. The labels are: low, mid. Add it to --labels, or correct the row." in one_line(done, 1)
     again = ["train", "--model", tmp_path / "out", "--train", train, "--dev", train, "--max-steps", 1, "--output", tmp_path / "more"]
     done = mezzo(*again, "--labels", "low,mid,high", check=False)
     assert "has the labels low,mid,high,very, very high; leave --labels out, or pass --new-head" in one_line(done, 1)
