@@ -15,13 +15,17 @@ namespace mezzo::text {
 namespace {
 
 /// What PyTorch and others call things, and what they are called here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOtherWords = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kOtherWords = {{
     {"bfloat16", "bf16"},
     {"float16", "fp16"},
     {"half", "fp16"},
     {"float32", "fp32"},
     {"float", "fp32"},
     {"gpu", "cuda"},
+    {"f1", "macro_f1"},
+    {"f1_macro", "macro_f1"},
+    {"auc", "roc_auc"},
+    {"loss", "log_loss"},
 }};
 
 }  // namespace

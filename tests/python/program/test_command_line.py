@@ -60,6 +60,12 @@ def test_help_and_version_are_commands_too():
     assert mezzo("version").stdout == mezzo("--version").stdout
 
 
+@pytest.mark.parametrize("name, metric", [("f1", "macro_f1"), ("eval_loss", "log_loss"), ("acuracy", "accuracy")])
+def test_a_metric_of_another_name_is_answered_with_the_name_here(name, metric, data, model):
+    done = run([*flags(data, model.parent / "none"), "--metric_for_best_model", name])
+    assert done.returncode == 1 and f"Did you mean '{metric}'?" in done.stderr, done.stderr
+
+
 HUGGING_FACE = {
     "--output_dir": "OUT", "--train_file": "TRAIN", "--validation_file": "DEV", "--num_train_epochs": "2", "--per_device_train_batch_size": "4",
     "--gradient_accumulation_steps": "2", "--max_seq_length": "16", "--lr_scheduler_type": "linear", "--warmup_ratio": "0.1", "--weight_decay": "0.02",
