@@ -82,6 +82,7 @@ def test_a_spreadsheet_of_a_chinese_excel(tmp_path):
     check_texts(answers, rows)
 
 
+@pytest.mark.slow
 def test_a_spreadsheet_of_a_german_excel(tmp_path):
     path, rows = tmp_path / "kommentare.csv", rows_of(GERMAN)
     path.write_bytes(table(rows, ";").encode("latin-1"))
@@ -92,6 +93,7 @@ def test_a_spreadsheet_of_a_german_excel(tmp_path):
     check_texts(answers, rows)
 
 
+@pytest.mark.slow
 def test_unicode_text_of_excel(tmp_path):
     path, rows = tmp_path / "reviews.txt", rows_of(GERMAN)
     path.write_bytes(table(rows, "\t").encode("utf-16"))
@@ -106,6 +108,7 @@ def test_a_table_without_a_header(tmp_path):
     check_texts(answers, rows)
 
 
+@pytest.mark.slow
 def test_other_columns_and_pipes(tmp_path):
     path, rows = tmp_path / "reviews.csv", rows_of(ENGLISH)
     path.write_text(table([(i, label, text) for i, (text, label) in enumerate(rows)], "|", header="id,sentiment,review_text"))
@@ -115,6 +118,7 @@ def test_other_columns_and_pipes(tmp_path):
     assert answers[3]["columns"] == {"id": "3", "sentiment": rows[3][1]}
 
 
+@pytest.mark.slow
 def test_fasttext(tmp_path):
     path, rows = tmp_path / "train.txt", rows_of(ENGLISH)
     path.write_text("".join(f"__label__{label} {text}\n" for text, label in rows))
@@ -122,6 +126,7 @@ def test_fasttext(tmp_path):
     check_texts(answers, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, shape", [("reviews.json", "array"), ("reviews.jsonl", "array"), ("reviews.json", "lines"), ("reviews.json", "data")])
 def test_json(name, shape, tmp_path):
     path, rows = tmp_path / name, rows_of(ENGLISH)
@@ -132,6 +137,7 @@ def test_json(name, shape, tmp_path):
     check_texts(answers, rows)
 
 
+@pytest.mark.slow
 def test_conll_with_numbers(tmp_path):
     rng = random.Random(0)
     kinds = {"DET": ["the", "a"], "NOUN": ["dog", "house", "tree", "car"], "VERB": ["sees", "likes", "finds"], "ADJ": ["red", "old", "big"]}
@@ -149,6 +155,7 @@ def test_conll_with_numbers(tmp_path):
 
 
 @pytest.mark.skipif(not (Path(PROGRAM).parent / "mezzo_parquet.so").exists(), reason="a build without Arrow")
+@pytest.mark.slow
 def test_parquet(tmp_path):
     import pyarrow
     import pyarrow.parquet
