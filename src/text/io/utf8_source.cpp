@@ -24,7 +24,7 @@ using namespace std::string_view_literals;
 constexpr size_t kBlock = size_t{64} << 10, kSample = size_t{256} << 10;
 constexpr size_t kLongestSequence = 8;  // of any encoding, shift sequences aside
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-constexpr size_t kMostInvalid = 1000;  // one byte in so many
+constexpr size_t kMostInvalid = 1000;  // one byte in this number
 
 /// Names of Python and of browsers that iconv lacks, or takes for a smaller set of characters.
 std::string name_for_iconv(std::string_view name) {
@@ -167,7 +167,7 @@ void Utf8Source::use_mark() {
   if (converter_ != nullptr) how_ = "by its byte order mark";
 }
 
-/// Chooses the encoding by the bytes that come next, the first of which is not ASCII.
+/// Chooses the encoding by the bytes that come next. The first is not ASCII.
 void Utf8Source::detect() {
   is_decided_ = true;
   if (!is_pipe_) fill(kSample);
@@ -190,7 +190,7 @@ void Utf8Source::detect() {
                      bytes == 1 ? "byte outside of ASCII" : "bytes outside of ASCII");
 }
 
-/// Writes U+FFFD in place of so many bytes.
+/// Writes U+FFFD in place of `length` bytes.
 void Utf8Source::replace(size_t length, std::span<char>& out) {
   length = std::min(length, rest().size());
   if (invalid_ == 0 && likely_.empty()) {
