@@ -15,8 +15,8 @@
 #include "labelled_texts.h"
 #include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/inference/int8_check.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/tasks/task.h"
-#include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 #include "text_source.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/text/setup/train_config.h"
+#include "mezzo/text/train/train_config.h"
 
 /// The commands of the program `mezzo`: each adds its flags to `app` and returns what to do once
 /// they are parsed. That returns the exit status.

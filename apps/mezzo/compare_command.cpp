@@ -9,10 +9,10 @@
 
 #include "commands.h"
 #include "labelled_texts.h"
-#include "mezzo/text/compare/comparison.h"
 #include "mezzo/text/io/atomic_file.h"
-#include "mezzo/text/terminal/progress_bar.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/progress_bar.h"
+#include "mezzo/text/io/standard_output.h"
+#include "mezzo/text/report/comparison.h"
 #include "model_session.h"
 #include "ranks.h"
 #include "text_source.h"

@@ -10,7 +10,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "help.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/version.h"
 
 namespace mezzo::app {

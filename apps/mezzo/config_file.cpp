@@ -12,7 +12,7 @@
 #include "config_values.h"
 #include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/io/toml_text.h"
-#include "mezzo/text/run/recorded_settings.h"
+#include "mezzo/text/train/recorded_settings.h"
 #include "other_names.h"
 
 namespace mezzo::app {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "commands.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/machine/examination.h"
-#include "mezzo/text/terminal/standard_output.h"
 
 namespace mezzo::app {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "commands.h"
 #include "labelled_texts.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/tasks/task.h"
-#include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
 #include "text_source.h"

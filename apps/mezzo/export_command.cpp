@@ -8,9 +8,9 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/models/export_onnx.h"
 #include "mezzo/text/models/pretrained.h"
-#include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 
 namespace mezzo::app {

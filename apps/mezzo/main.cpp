@@ -22,7 +22,7 @@
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/error_message.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/version.h"
 #include "other_names.h"
 #include "stop_signal.h"

@@ -9,7 +9,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/machine/threads.h"
-#include "mezzo/text/setup/train_config.h"
+#include "mezzo/text/train/train_config.h"
 #include "ranks.h"
 #include "stop_signal.h"
 

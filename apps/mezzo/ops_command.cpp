@@ -14,7 +14,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/io/nearest_name.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/train/op_policy_file.h"
 
 namespace mezzo::app {

@@ -15,7 +15,7 @@
 #include "mezzo/text/inference/prediction_csv.h"
 #include "mezzo/text/inference/prediction_json.h"
 #include "mezzo/text/io/atomic_file.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
 #include "text_source.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
 #include "model_session.h"
 #include "text_source.h"

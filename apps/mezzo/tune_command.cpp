@@ -16,10 +16,10 @@
 
 #include "commands.h"
 #include "config_values.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/machine/threads.h"
 #include "mezzo/text/models/precision.h"
-#include "mezzo/text/setup/train_config.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/train/train_config.h"
 #include "mezzo/text/tune/search.h"
 #include "model_session.h"
 #include "stop_signal.h"

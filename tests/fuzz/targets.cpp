@@ -9,19 +9,19 @@
 #include <stdexcept>
 
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "mezzo/text/compare/comparison.h"
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/models/model_config.h"
-#include "mezzo/text/records/run_records.h"
-#include "mezzo/text/run/recorded_settings.h"
+#include "mezzo/text/report/comparison.h"
+#include "mezzo/text/report/run_records.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
 #include "mezzo/text/train/op_policy_file.h"
+#include "mezzo/text/train/recorded_settings.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
-#include "text/run/resuming.h"
 #include "text/serve/predict_request.h"
+#include "text/train/resuming.h"
 
 namespace mezzo::fuzz {
 namespace {

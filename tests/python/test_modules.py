@@ -97,6 +97,6 @@ def test_arrows_that_point_up_are_found(tmp_path):
 
 
 def test_every_field_of_train_config_is_a_setting_once():
-    fields = re.findall(r"^  (?!void |///)[\w:<>, ]+ (\w+)(?: = [^;]+)?;", (ROOT / "include/mezzo/text/setup/train_config.h").read_text(), re.MULTILINE)
-    visited = re.findall(r"config\.(\w+)\);", (ROOT / "include/mezzo/text/setup/settings.h").read_text())
+    fields = re.findall(r"^  (?!void |///)[\w:<>, ]+ (\w+)(?: = [^;]+)?;", (ROOT / "include/mezzo/text/train/train_config.h").read_text(), re.MULTILINE)
+    visited = re.findall(r"config\.(\w+)\);", (ROOT / "include/mezzo/text/train/settings.h").read_text())
     assert len(fields) > 50 and sorted(fields) == sorted(visited)

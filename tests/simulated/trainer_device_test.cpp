@@ -19,9 +19,9 @@
 #include "simulated/gpu_kernels.h"
 #include "text/models/deberta_v2_config.h"
 #include "text/scratch_folder.h"
-#include "text/setup/run_plan.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/recorded_steps.h"
+#include "text/train/run_plan.h"
 #include "text/train/step_queue.h"
 #include "text/train/training_model.h"
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "text/words/known_value.h"
+#include "text/io/known_value.h"
 
 namespace mezzo::text {
 namespace {

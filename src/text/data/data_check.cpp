@@ -13,9 +13,9 @@
 #include <unordered_map>
 
 #include "text/data/raw_label.h"
+#include "text/io/printable.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/unicode.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "mezzo/text/data/tokenized_texts.h"
 #include "text/data/raw_label.h"
-#include "text/words/printable.h"
+#include "text/io/printable.h"
 
 namespace mezzo::text {
 namespace {

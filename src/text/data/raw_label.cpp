@@ -8,8 +8,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "text/io/printable.h"
 #include "text/io/utf8.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {

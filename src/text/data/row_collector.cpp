@@ -13,7 +13,7 @@
 
 #include "mezzo/text/io/nearest_name.h"
 #include "text/data/raw_label.h"
-#include "text/words/printable.h"
+#include "text/io/printable.h"
 
 namespace mezzo::text {
 namespace {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/progress_bar.h"
 #include "mezzo/text/io/safetensors.h"
-#include "mezzo/text/terminal/progress_bar.h"
 #include "system/unique_fd.h"
 #include "text/hub/hub_client.h"
 #include "text/io/durable_files.h"

@@ -9,8 +9,8 @@
 
 #include "memory/out_of_memory.h"
 #include "mezzo/amp/autocast_guard.h"
+#include "text/io/words.h"
 #include "text/models/pooling.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kernels/cpu/simd/instruction_set.h"
-#include "text/words/known_value.h"
+#include "text/io/known_value.h"
 
 namespace mezzo::text {
 namespace {

@@ -6,8 +6,8 @@
 #include <cctype>
 #include <cmath>
 
-#include "text/records/findings.h"
 #include "text/report/chart_axis.h"
+#include "text/report/findings.h"
 #include "text/report/html.h"
 #include "text/report/svg_chart.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/text/records/run_records.h"
+#include "mezzo/text/report/run_records.h"
 
 namespace mezzo::text {
 

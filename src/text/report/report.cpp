@@ -10,14 +10,14 @@
 #include <limits>
 #include <numeric>
 
+#include "text/io/printable.h"
+#include "text/io/words.h"
 #include "text/report/chart_axis.h"
 #include "text/report/confusion_table.h"
 #include "text/report/diagnosis_section.h"
 #include "text/report/html.h"
 #include "text/report/run_sections.h"
 #include "text/report/svg_chart.h"
-#include "text/words/printable.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "text/io/printable.h"
+#include "text/io/words.h"
 #include "text/report/chart_axis.h"
 #include "text/report/html.h"
-#include "text/words/printable.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

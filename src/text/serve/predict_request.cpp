@@ -8,7 +8,7 @@
 #include <string>
 
 #include "text/io/json.h"
-#include "text/words/known_value.h"
+#include "text/io/known_value.h"
 
 namespace mezzo::text {
 namespace {

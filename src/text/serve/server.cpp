@@ -20,6 +20,7 @@
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/inference/prediction_json.h"
 #include "mezzo/text/io/error_message.h"
+#include "text/io/printable.h"
 #include "text/io/utf8.h"
 #include "text/serve/batch_queue.h"
 #include "text/serve/http_server.h"
@@ -27,7 +28,6 @@
 #include "text/serve/request_source.h"
 #include "text/serve/server_metrics.h"
 #include "text/serve/try_page.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "text/data/data_check.h"
+#include "text/io/known_value.h"
+#include "text/io/printable.h"
 #include "text/tasks/class_weights.h"
-#include "text/words/known_value.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "text/words/printable.h"
-#include "text/words/words.h"
+#include "text/io/printable.h"
+#include "text/io/words.h"
 
 namespace mezzo::text {
 namespace {

@@ -13,8 +13,8 @@
 #include "mezzo/text/tasks/single_label_classification.h"
 #include "mezzo/text/tasks/token_classification.h"
 #include "text/data/data_check.h"
+#include "text/io/known_value.h"
 #include "text/models/problem_types.h"
-#include "text/words/known_value.h"
 
 namespace mezzo::text {
 

@@ -14,12 +14,12 @@
 #include <utility>
 
 #include "mezzo/text/data/tokenized_texts.h"
+#include "text/io/printable.h"
+#include "text/io/words.h"
 #include "text/tasks/elements.h"
 #include "text/tasks/entities.h"
 #include "text/tasks/softmax_loss.h"
 #include "text/tasks/surest.h"
-#include "text/words/printable.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "mezzo/text/data/batching.h"
-#include "text/setup/run_plan.h"
-#include "text/words/words.h"
+#include "text/io/words.h"
+#include "text/train/run_plan.h"
 
 namespace mezzo::text {
 namespace {

@@ -4,11 +4,11 @@
 #include <string>
 
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "mezzo/text/setup/train_config.h"
+#include "mezzo/text/train/train_config.h"
 #include "text/machine/machine_memory.h"
-#include "text/setup/ranks.h"
-#include "text/setup/run_setup.h"
 #include "text/train/memory_estimate.h"
+#include "text/train/ranks.h"
+#include "text/train/run_setup.h"
 
 namespace mezzo::text {
 

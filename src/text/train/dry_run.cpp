@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "mezzo/text/inference/inference.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
+#include "text/io/words.h"
 #include "text/machine/machine_memory.h"
 #include "text/train/memory_estimate.h"
 #include "text/train/step_clock.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

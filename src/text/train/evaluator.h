@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mezzo/text/io/safetensors.h"
-#include "mezzo/text/records/run_records.h"
+#include "mezzo/text/report/run_records.h"
 #include "mezzo/text/tasks/task.h"
 #include "text/train/training_model.h"
 #include "text/train/training_run.h"

@@ -10,12 +10,12 @@
 
 #include "mezzo/text/io/safetensors.h"
 #include "text/io/json.h"
-#include "text/run/run_folder.h"
-#include "text/run/run_identity.h"
-#include "text/setup/run_plan.h"
-#include "text/setup/run_setup.h"
+#include "text/io/words.h"
 #include "text/train/batch_size.h"
-#include "text/words/words.h"
+#include "text/train/run_folder.h"
+#include "text/train/run_identity.h"
+#include "text/train/run_plan.h"
+#include "text/train/run_setup.h"
 
 namespace mezzo::text {
 namespace {

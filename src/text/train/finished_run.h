@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "mezzo/text/setup/train_config.h"
-#include "text/setup/ranks.h"
+#include "mezzo/text/train/train_config.h"
+#include "text/train/ranks.h"
 
 namespace mezzo::text {
 

@@ -11,19 +11,19 @@
 #include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
-#include "mezzo/text/records/run_records.h"
-#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/io/standard_output.h"
+#include "mezzo/text/report/run_records.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/io/json.h"
+#include "text/io/printable.h"
 #include "text/io/read_file.h"
-#include "text/run/resuming.h"
-#include "text/run/run_folder.h"
-#include "text/setup/ranks.h"
-#include "text/setup/run_files.h"
-#include "text/setup/run_setup.h"
 #include "text/train/batch_size.h"
 #include "text/train/finished_run.h"
-#include "text/words/printable.h"
+#include "text/train/ranks.h"
+#include "text/train/resuming.h"
+#include "text/train/run_files.h"
+#include "text/train/run_folder.h"
+#include "text/train/run_setup.h"
 
 namespace mezzo::text {
 namespace {

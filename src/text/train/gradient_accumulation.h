@@ -3,8 +3,8 @@
 #include <functional>
 #include <vector>
 
-#include "text/setup/run_plan.h"
-#include "text/setup/run_setup.h"
+#include "text/train/run_plan.h"
+#include "text/train/run_setup.h"
 #include "text/train/step_clock.h"
 #include "text/train/training_model.h"
 

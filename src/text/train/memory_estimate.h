@@ -4,7 +4,7 @@
 
 #include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/precision.h"
-#include "mezzo/text/setup/train_config.h"
+#include "mezzo/text/train/train_config.h"
 
 namespace mezzo::text {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "mezzo/text/io/toml_text.h"
-#include "text/words/printable.h"
+#include "text/io/printable.h"
 
 namespace mezzo::text {
 namespace {

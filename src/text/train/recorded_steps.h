@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "mezzo/graph/graphed_step.h"
-#include "text/setup/run_plan.h"
-#include "text/setup/run_setup.h"
 #include "text/train/gradient_accumulation.h"
+#include "text/train/run_plan.h"
+#include "text/train/run_setup.h"
 #include "text/train/step_kinds.h"
 
 namespace mezzo::text {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "mezzo/text/records/run_records.h"
+#include "mezzo/text/report/run_records.h"
 
 namespace mezzo::text {
 

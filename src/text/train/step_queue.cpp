@@ -13,8 +13,8 @@
 
 #include "memory/out_of_memory.h"
 #include "mezzo/optim/lr_schedule.h"
-#include "text/words/printable.h"
-#include "text/words/words.h"
+#include "text/io/printable.h"
+#include "text/io/words.h"
 
 namespace mezzo::text {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "mezzo/text/setup/train_config.h"
-#include "text/setup/run_plan.h"
+#include "mezzo/text/train/train_config.h"
+#include "text/train/run_plan.h"
 
 namespace mezzo::text {
 

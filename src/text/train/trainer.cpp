@@ -7,18 +7,18 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/machine/threads.h"
+#include "text/io/words.h"
 #include "text/models/lora.h"
-#include "text/run/run_folder.h"
-#include "text/setup/run_files.h"
 #include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
 #include "text/train/evaluator.h"
 #include "text/train/finished_run.h"
+#include "text/train/run_files.h"
+#include "text/train/run_folder.h"
 #include "text/train/step_clock.h"
 #include "text/train/step_queue.h"
 #include "text/train/stop_policy.h"
 #include "text/train/training_run.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

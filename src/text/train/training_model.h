@@ -14,9 +14,9 @@
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/models/model_for_task.h"
-#include "mezzo/text/records/run_records.h"
-#include "text/setup/ranks.h"
-#include "text/setup/run_setup.h"
+#include "mezzo/text/report/run_records.h"
+#include "text/train/ranks.h"
+#include "text/train/run_setup.h"
 #include "text/train/weight_average.h"
 
 namespace mezzo::text {

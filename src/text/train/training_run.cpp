@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "text/run/resuming.h"
-#include "text/run/run_identity.h"
 #include "text/train/batch_size.h"
+#include "text/train/resuming.h"
+#include "text/train/run_identity.h"
 
 namespace mezzo::text {
 

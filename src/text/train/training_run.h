@@ -5,10 +5,10 @@
 
 #include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "text/run/run_keeper.h"
-#include "text/setup/ranks.h"
-#include "text/setup/run_plan.h"
-#include "text/setup/run_setup.h"
+#include "text/train/ranks.h"
+#include "text/train/run_keeper.h"
+#include "text/train/run_plan.h"
+#include "text/train/run_setup.h"
 
 namespace mezzo::text {
 

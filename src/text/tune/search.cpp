@@ -14,16 +14,16 @@
 #include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/tasks/metrics.h"
-#include "mezzo/text/terminal/standard_output.h"
 #include "text/io/content_hash.h"
 #include "text/io/durable_files.h"
-#include "text/run/run_folder.h"
-#include "text/run/run_lock.h"
+#include "text/io/printable.h"
+#include "text/io/words.h"
+#include "text/train/run_folder.h"
+#include "text/train/run_lock.h"
 #include "text/tune/results_file.h"
 #include "text/tune/trial_runs.h"
-#include "text/words/printable.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "mezzo/text/tasks/scores.h"
 #include "mezzo/text/tune/search.h"
+#include "text/io/words.h"
 #include "text/report/html.h"
 #include "text/report/svg_chart.h"
-#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {

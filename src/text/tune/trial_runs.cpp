@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "text/checkpoint/checkpoint_store.h"
-#include "text/run/run_lock.h"
+#include "text/train/run_lock.h"
 
 namespace mezzo::text {
 namespace {

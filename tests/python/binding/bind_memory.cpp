@@ -8,7 +8,7 @@
 
 #include "bindings.h"
 #include "mezzo/amp/checkpoint.h"
-#include "mezzo/text/setup/settings.h"
+#include "mezzo/text/train/settings.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/machine/machine_memory.h"
 #include "text/models/checkpointed.h"

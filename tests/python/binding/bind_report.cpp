@@ -1,7 +1,7 @@
 #include "bindings.h"
-#include "mezzo/text/records/run_records.h"
-#include "mezzo/text/records/tensorboard_writer.h"
 #include "mezzo/text/report/report.h"
+#include "mezzo/text/report/run_records.h"
+#include "mezzo/text/report/tensorboard_writer.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/text/records/run_records.h"
+#include "mezzo/text/report/run_records.h"
 #include "mezzo/text/tasks/metrics.h"
 #include "mezzo/text/tasks/scores.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mezzo/distributed/group/process_group.h"
-#include "mezzo/text/setup/train_config.h"
+#include "mezzo/text/train/train_config.h"
 
 namespace mezzo::text {
 

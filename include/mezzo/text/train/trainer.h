@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "mezzo/distributed/group/process_group.h"
-#include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/tasks/task.h"
+#include "mezzo/text/train/train_config.h"
 
 namespace mezzo::text {
 

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mezzo/text/checkpoint/checkpoint.h"
+#include "mezzo/text/train/train_config.h"
+#include "text/train/ranks.h"
+#include "text/train/run_lock.h"
+
+namespace mezzo::text {
+
+/// Of `mezzo launch`, whose ranks this process is one of; empty without.
+std::string launch_id();
+
+/// The settings of a run that a launcher may have started before (`config.restarted`). Where that start has begun its
+/// work in `config.output`, which run.json tells, the run goes on from it, and replaces nothing. Else it begins as that
+/// one did, its batches dealt out in as many shares, though there may be fewer ranks by now. Collective: the main rank
+/// looks.
+TrainConfig restarted(TrainConfig config, const Ranks& ranks);
+
+/// What a run.json says, as far as it matters for who comes next.
+struct PresentRun {
+  bool finished = false;
+  int64_t total_steps = 0;  ///< planned
+  int64_t steps = 0;        ///< done when it was written
+  std::string run;          ///< its name; empty for runs of a mezzo that gave none
+  std::string launch;       ///< the launcher that started it; empty without
+  std::optional<RunIdentity> identity;
+  RunIdentity::Values final_evaluation;  ///< as of final_evaluation_of(); empty if an older mezzo wrote it
+  std::string metric;                    ///< by which the best model is chosen; empty if an older mezzo wrote it
+  bool greater_is_better = true;         ///< of the metric
+  double best = std::numeric_limits<double>::quiet_NaN();  ///< the metric of the best model so far; NaN if undefined
+  double best_loss = std::numeric_limits<double>::quiet_NaN();  ///< of that model, on dev
+};
+
+/// nullopt where there is no run.json, or none that a run of mezzo wrote.
+std::optional<PresentRun> read_present_run(const std::filesystem::path& output);
+
+/// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
+/// and nothing is ever removed that no run of mezzo wrote: run.json tells.
+class RunFolder {
+ public:
+  /// Locks the folder, where there is one.
+  explicit RunFolder(const TrainConfig& config);
+
+  /// Checks that the run may begin there, or go on from `resumed`. Changes nothing.
+  /// @param total_steps  a finished run goes on where these are more than it was planned with.
+  /// @throws c10::ValueError  that says what lies there.
+  void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
+
+  /// After the check: makes the folder, where there is none yet.
+  void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
+
+  /// Once run.json says whose folder it is: removes what a killed process left half written, the
+  /// checkpoints of later steps than the one that was asked for and, where --overwrite was
+  /// given, the files of the run whose place is taken. One that ended before its first
+  /// checkpoint is kept in a folder.
+  void clear();
+
+  /// After make(): whether the folder is still where it was made.
+  bool is_there() const { return lock_->is_there(); }
+
+  /// The steps of checkpoints later than the one that was asked for, which
+  /// clear() removes; newest first.
+  const std::vector<int64_t>& left_behind() const { return left_behind_; }
+
+  /// The run's name in run.json and in its checkpoints.
+  const std::string& run() const { return run_; }
+
+  /// Where clear() put what a run without a checkpoint had left; empty for nowhere.
+  const std::filesystem::path& kept() const { return kept_; }
+
+ private:
+  void check_new(const RunIdentity& identity);
+  std::string foreign_file() const;
+  void keep_records();
+
+  const TrainConfig& config_;
+  std::optional<RunLock> lock_;
+  std::string run_;
+  bool replaces_ = false;      // another run
+  bool goes_on_ = false;       // from a checkpoint
+  bool begins_again_ = false;  // one that ended before its first checkpoint
+  std::vector<int64_t> left_behind_;
+  std::filesystem::path kept_;
+};
+
+}  // namespace mezzo::text
