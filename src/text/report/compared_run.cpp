@@ -15,12 +15,11 @@ namespace mezzo::text {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 /// Where a run is written to, and how it was started: not what makes it another run.
 constexpr const char* kNotCompared[] = {"output", "overwrite", "resume", "quiet", "keep"};
 
-std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.4g}", value) : "–"; }
 
@@ -69,16 +68,16 @@ ComparedRun read_run(const fs::path& folder) {
                     ": holds the folds of a run; name those that are to be compared, as ",
                     (folder / "fold-1").string());
   check_file(folder, "run.json", "so it is no OUTPUT of mezzo train");
-  const Json json = read_json_object(folder / "run.json");
+  const nlohmann::json json = read_json_object(folder / "run.json");
   ComparedRun run{
       .name = folder.string(), .status = "", .settings = {}, .environment = {}, .best_step = {}, .records = {}};
-  const auto member = [&](const char* key) { return json.contains(key) ? json[key] : Json(); };
-  const Json settings = member("settings"), status = member("status"), best = member("best_step");
+  const auto member = [&](const char* key) { return json.contains(key) ? json[key] : nlohmann::json(); };
+  const nlohmann::json settings = member("settings"), status = member("status"), best = member("best_step");
   TORCH_CHECK_VALUE(settings.is_object() && status.is_string() && (best.is_null() || best.is_number_integer()),
                     (folder / "run.json").string(), ": does not tell settings, status and best_step of a run.");
   run.status = status.get<std::string>();
   for (const auto& [name, value] : settings.items()) run.settings.emplace_back(name, text_of(value));
-  if (const Json environment = member("environment"); environment.is_object()) {
+  if (const nlohmann::json environment = member("environment"); environment.is_object()) {
     for (const auto& [name, value] : environment.items()) run.environment.emplace_back(name, text_of(value));
   }
   if (best.is_number_integer()) run.best_step = best.get<int64_t>();
@@ -203,11 +202,11 @@ std::string comparison_text(std::span<const ComparedRun> runs, const std::option
     text += table(runs, tested->heading(), tested->rows());
     for (size_t i = 0; i < tested->differences.size(); ++i) {
       const auto& [difference, p_value] = tested->differences[i];
-      text += printable(fmt::format("{} of {} beyond that of {}: {}, p = {:.3g}", tested->metrics.front().title,
-                                    runs[i + 1].name, runs.front().name, to_string(difference), p_value)) +
+      text += printable(fmt::format("{}, {} minus {}: {}, p = {:.3g}", tested->metrics.front().title, runs[i + 1].name,
+                                    runs.front().name, to_string(difference), p_value)) +
               "\n";
     }
-    text += fmt::format("(95 % of {}; p by exchanging outputs at random)\n\n",
+    text += fmt::format("(95 % interval of {}; p by a permutation test)\n\n",
                         counted(tested->resamples, "bootstrap sample"));
   }
   std::string of_outcomes = table(runs, "outcomes", outcomes(runs));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "mezzo/text/report/comparison.h"
 #include "text/io/words.h"
@@ -14,9 +13,6 @@ namespace mezzo::text {
 namespace {
 
 using Look = ChartSeries::Look;
-
-constexpr size_t kLeastStepsToSmooth = 20;
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// @param smooths  whether it is averaged over steps, where all runs have enough of them
 template <class Value>

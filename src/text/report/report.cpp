@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <numeric>
 
 #include "text/io/printable.h"
@@ -25,8 +24,6 @@ namespace {
 using Look = ChartSeries::Look;
 using Steps = std::vector<StepRecord>;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kLeastStepsToSmooth = 20;
 constexpr size_t kMostEvaluations = 200;
 
 // ---- Curves

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +20,11 @@ struct ChartSeries {
   std::vector<double> x;
   std::vector<double> y;
 };
+
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Fewer steps are drawn without a smoothed line.
+inline constexpr size_t kLeastStepsToSmooth = 20;
 
 /// The exponential moving average over about a thirtieth of the values, without the pull towards zero at the start; a
 /// line, called "smoothed".
