@@ -21,7 +21,7 @@ constexpr const char* kNotCompared[] = {"output", "overwrite", "resume", "quiet"
 
 std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.4g}", value) : "–"; }
+std::string four_digits(double value) { return std::isfinite(value) ? fmt::format("{:.4g}", value) : "–"; }
 
 /// "macro F1" of "macro_f1".
 std::string title_of(std::string name) {
@@ -137,7 +137,7 @@ std::vector<ComparedValues> outcomes(std::span<const ComparedRun> runs) {
     for (const auto& [name, value] : metrics_of(*evaluation)) {
       auto& values = metrics[name];
       values.resize(runs.size(), "–");
-      values[i] = number(value);
+      values[i] = four_digits(value);
     }
   }
   for (auto& [name, values] : metrics) rows.push_back({name, std::move(values)});
@@ -155,8 +155,8 @@ std::vector<ComparedValues> outcomes(std::span<const ComparedRun> runs) {
     add(name, [&](const ComparedRun& run) { return run.records.end ? value(*run.records.end) : std::string("–"); });
   };
   add_of_end("training time", [](const EndRecord& end) { return duration_in_words(60 * end.minutes); });
-  add_of_end("texts/s", [](const EndRecord& end) { return number(end.samples_per_second); });
-  add_of_end("tokens/s", [](const EndRecord& end) { return number(end.tokens_per_second); });
+  add_of_end("texts/s", [](const EndRecord& end) { return four_digits(end.samples_per_second); });
+  add_of_end("tokens/s", [](const EndRecord& end) { return four_digits(end.tokens_per_second); });
   add_of_end("peak memory, GB", [](const EndRecord& end) {
     return fmt::format("{:.2f}", 1e-9 * static_cast<double>(end.peak_memory_bytes));
   });
