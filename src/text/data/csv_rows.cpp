@@ -122,7 +122,7 @@ CsvColumns csv_columns(const std::vector<std::string>& header,
 }
 
 /// The labels of a cell, with `|` between them.
-RawLabel names_of_cell(std::string_view cell, const std::string& where) {
+RawLabel names_of_cell(std::string_view cell, Where where) {
   std::vector<std::string> names;
   for (size_t begin = 0; !cell.empty() && begin <= cell.size();) {
     const size_t end = std::min(cell.find('|', begin), cell.size());
@@ -132,24 +132,11 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
   return label_set(std::move(names), where);
 }
 
-/// The labels whose columns say that the text has them.
-RawLabel names_of_flags(const std::vector<std::string>& fields,
-                        const CsvColumns& columns,
-                        const RowCollector& rows,
-                        int64_t line) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < columns.flags.size(); ++i) {
-    const std::string& name = rows.columns().flags[i].name;
-    if (flag_label(fields[columns.flags[i]], name, rows.where(line))) names.push_back(name);
-  }
-  return label_set(std::move(names), rows.where(line));
-}
-
 /// @param rows  those before it, not of LabelKind::kWords.
-RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
-  check_is_no_list(cell, rows.options(), rows.where(line));
-  if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, rows.where(line));
-  if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, rows.where(line));
+RawLabel label_of_cell(std::string cell, const RowCollector& rows, Where where) {
+  check_is_no_list(cell, rows.options(), where);
+  if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, where);
+  if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, where);
   return cell;
 }
 
@@ -169,15 +156,13 @@ std::vector<std::string> unique_names(const std::vector<std::string>& header) {
 }
 
 /// Refuses a line that is the header again, as in files that cat joined. It may begin with a byte order mark.
-void check_is_no_header(const std::vector<std::string>& fields,
-                        const std::vector<std::string>& header,
-                        const std::string& where) {
+void check_is_no_header(const std::vector<std::string>& fields, const std::vector<std::string>& header, Where where) {
   std::string_view first = fields.front();
   const bool has_mark = first.starts_with("\xEF\xBB\xBF");
   if (has_mark) first.remove_prefix(3);
   const bool is_header = first == header.front() && std::equal(fields.begin() + 1, fields.end(), header.begin() + 1) &&
                          (has_mark || header.size() > 1);  // else it may be a text: one word
-  TORCH_CHECK_VALUE(!is_header, where, "the line is the header again. Remove it, or give the files one by one.");
+  TORCH_CHECK_VALUE(!is_header, where(), "the line is the header again. Remove it, or give the files one by one.");
 }
 
 /// The cells of other columns, as a JSON object.
@@ -229,19 +214,23 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   for (bool is_first = true; !rows.full(); is_first = false) {
     if ((has_header || !is_first) && !csv.next(fields)) break;
     const int64_t line = csv.line();
-    TORCH_CHECK_VALUE(fields.size() == columns.count, rows.where(line), fields.size(),
-                      fields.size() == 1 ? " field" : " fields", " where ",
+    const auto where = [&] { return rows.where(line); };
+    TORCH_CHECK_VALUE(fields.size() == columns.count, where(), fields.size(), fields.size() == 1 ? " field" : " fields",
+                      " where ",
                       has_header               ? "the header names "
                       : format.columns.empty() ? "the first row has "
                                                : "--columns names ",
                       columns.count, format.unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
                       name_of(delimiter), ", or pass the right --delimiter.");
-    if (!format.no_header) check_is_no_header(fields, header, rows.between(line));
+    if (!format.no_header) check_is_no_header(fields, header, [&] { return rows.between(line); });
     Row row;
     if (options.other_columns()) row.others = json_of_others(names, fields, columns.others);
     row.text = std::move(fields[columns.text]);
-    if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), rows, line);
-    if (!columns.flags.empty()) row.label = names_of_flags(fields, columns, rows, line);
+    if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), rows, where);
+    for (size_t i = 0; i < columns.flags.size(); ++i) {
+      const std::string& name = rows.columns().flags[i].name;
+      if (flag_label(fields[columns.flags[i]], name, where)) row.flags.push_back(name);
+    }
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
     rows.add(std::move(row), line);
   }

@@ -151,7 +151,7 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
 }
 
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
-  if (rows.labels.empty() || !are_places(rows, labels)) return;
+  if (rows.labels.empty() || !are_positions(rows, labels)) return;
   const std::string& number = std::get<std::string>(rows.labels.front());
   const std::string& name = labels.name(label_ids(rows, labels)[0].item<int64_t>());
   if (name == "LABEL_" + number) return;  // transformers' for no name

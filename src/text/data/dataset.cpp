@@ -127,7 +127,7 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
 
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
-  const bool are_ids = are_places(rows, labels);
+  const bool are_ids = are_positions(rows, labels);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     const auto* name = std::get_if<std::string>(&rows.labels[i]);
     check_label(rows, i, name != nullptr);

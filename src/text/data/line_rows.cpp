@@ -69,21 +69,21 @@ void read_txt(TextInput& input, RowCollector& rows) {
   bool has_fasttext_labels = false;
   for_each_line(input, [&](std::string line, int64_t number) {
     auto labels = take_fasttext_labels(line);
-    const std::string where = rows.where(number);
+    const auto where = [&] { return rows.where(number); };
     if (number == 1) {
       has_fasttext_labels = !labels.empty();
-      TORCH_CHECK_VALUE(!rows.has_labels() || (can_have && has_fasttext_labels), where,
+      TORCH_CHECK_VALUE(!rows.has_labels() || (can_have && has_fasttext_labels), where(),
                         "a .txt file has no labels but those of fastText (__label__spam and a text). If the file is a "
                         "table, pass --delimiter, such as --delimiter tab.");
     }
-    TORCH_CHECK_VALUE(has_fasttext_labels || labels.empty(), where, "the line has the fastText label __label__",
+    TORCH_CHECK_VALUE(has_fasttext_labels || labels.empty(), where(), "the line has the fastText label __label__",
                       labels.front(), ", and line 1 has none. Give line 1 a label, or remove this one.");
     Row row;
     if (has_fasttext_labels) {
       if (kind == LabelKind::kSeveral) row.label = label_set(std::move(labels), where);
       if (kind == LabelKind::kClass) {
         TORCH_CHECK_VALUE(
-            labels.size() == 1, where, "the line has ", labels.size(), " labels of the form __label__name",
+            labels.size() == 1, where(), "the line has ", labels.size(), " labels of the form __label__name",
             labels.empty()
                 ? ", and every row needs one."
                 : ". Several labels a text need " + rows.options().on_other_task() + " multi_label_classification.");

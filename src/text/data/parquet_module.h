@@ -2,26 +2,34 @@
 
 #include <cstddef>
 
-/// Reads Parquet files for mezzo, in a module of its own (mezzo_parquet.so), which is loaded when there is one to
-/// read: Arrow, which it needs, is large. No C++ type passes between the two.
-/// Another name with every change of what follows, so that a module of another build is not taken for one of this.
-#define MEZZO_READ_PARQUET mezzo_read_parquet_2
+/// Reads Parquet files for mezzo. Arrow is large, so this is a module of its own (mezzo_parquet.so), which is loaded if
+/// there is a file to read. No C++ type passes between mezzo and the module.
+/// The name changes with the declarations below, so that a module of another build is not loaded.
+#define MEZZO_READ_PARQUET mezzo_read_parquet_3
 
 constexpr const char* kOfArrow = "Arrow: ";
 
 extern "C" {
 
-/// Called with each row as a JSON object, of which columns that nobody wants are null; classes of Hugging Face's
-/// datasets (ClassLabel) are their names. Returns false to read no
-/// further. Must not throw.
-/// @param replaced  whether bytes that are no UTF-8 became U+FFFD
-using MezzoParquetRow = bool (*)(void* context, const char* json, std::size_t size, bool replaced);
+enum MezzoCellType { kMezzoNull, kMezzoText, kMezzoNumber, kMezzoBoolean, kMezzoList, kMezzoObject };
+
+struct MezzoCell {
+  MezzoCellType type;
+  const char* bytes;  ///< of a text, maybe invalid UTF-8; of null, numbers and booleans as JSON writes them
+  /// The length of `bytes`. Of a list or an object: the number of elements, which follow. A text, the key, goes before
+  /// each element of an object.
+  std::size_t size;
+};
+
+/// Called with each row: the elements of an object. Columns that are not read are null; classes of Hugging Face's
+/// datasets (ClassLabel) are their names. Returns false to read no further. Must not throw.
+using MezzoParquetRow = bool (*)(void* context, const MezzoCell* cells, std::size_t columns);
 
 /// @param path  of the file, in the encoding of the system
-/// @param wanted  names of columns, whose text must be UTF-8
-/// @param wants_others  whether others are read, too
-/// @return nullptr, or what is wrong, after kOfArrow where it is Arrow that says so: text that lasts until this thread
-/// calls it again
+/// @param wanted  names of columns with text, numbers, booleans or lists of them
+/// @param wants_others  whether the other columns are read
+/// @return nullptr, or what is wrong, after kOfArrow if Arrow says so: text that lasts until this thread calls the
+///   function again
 const char* MEZZO_READ_PARQUET(const char* path,
                                const char* const* wanted,
                                std::size_t num_wanted,

@@ -3,21 +3,23 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/data/cells.h"
 #include "text/data/parquet_module.h"
-#include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
+#include "text/io/json.h"
+#include "text/io/printable.h"
 #include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
 
 namespace fs = std::filesystem;
+using Type = JsonReader::Type;
 
 constexpr const char* kModule = "mezzo_parquet.so";
 
@@ -60,21 +62,73 @@ decltype(&MEZZO_READ_PARQUET) load_module(const std::string& file) {
   return reinterpret_cast<decltype(&MEZZO_READ_PARQUET)>(function);
 }
 
+std::string_view bytes_of(const MezzoCell& cell) { return {cell.bytes, cell.size}; }
+
+/// Appends a value as JSON, and moves `cell` behind it.
+void append_json(std::string& json, const MezzoCell*& cell) {
+  const MezzoCell& value = *cell++;
+  const bool is_object = value.type == kMezzoObject;
+  if (!is_object && value.type != kMezzoList) {
+    json += value.type == kMezzoText ? quoted_json(bytes_of(value)) : bytes_of(value);
+    return;
+  }
+  json += is_object ? '{' : '[';
+  for (size_t i = 0; i < value.size; ++i) {
+    if (i > 0) json += ',';
+    if (is_object) json += quoted_json(bytes_of(*cell++)) + ":";
+    append_json(json, cell);
+  }
+  json += is_object ? '}' : ']';
+}
+
+/// Takes a value of a column that is read, and moves `cell` behind it.
+Cell take_cell(const MezzoCell*& cell, const std::string& column, Where where) {
+  constexpr Type kTypes[] = {Type::kNull, Type::kString, Type::kNumber, Type::kBool, Type::kArray};
+  const MezzoCell& value = *cell++;
+  Cell taken{kTypes[value.type]};
+  if (value.type == kMezzoList) {
+    for (size_t i = 0; i < value.size; ++i) taken.elements.push_back(take_cell(cell, column, where));
+  } else if (value.type != kMezzoNull) {
+    taken.text = bytes_of(value);
+    TORCH_CHECK_VALUE(find_invalid_utf8(taken.text) == value.size, where(), "column ", quoted_name(column),
+                      " holds bytes that are not UTF-8.");
+  }
+  return taken;
+}
+
 struct Reading {
   RowCollector& rows;
-  int64_t row = 0;
+  int64_t line = 0;
   std::exception_ptr error = nullptr;
 
-  static bool take(void* context, const char* json, size_t size, bool replaced) {
+  static bool take(void* context, const MezzoCell* cell, size_t columns) {
     auto& self = *static_cast<Reading*>(context);
     try {
-      read_json_row({json, size}, ++self.row, self.rows);
-      if (replaced) self.rows.note_invalid_utf8();
+      self.add(cell, columns);
       return !self.rows.full();
     } catch (...) {
       self.error = std::current_exception();
       return false;
     }
+  }
+
+  void add(const MezzoCell* cell, size_t columns) {
+    ++line;
+    const auto where = [&] { return rows.where(line); };
+    Row row;
+    std::vector<std::string> names;
+    for (size_t i = 0; i < columns; ++i) {
+      const std::string& name = names.emplace_back(bytes_of(*cell++));
+      if (rows.reads(name)) {
+        set_cell(row, name, take_cell(cell, name, where), rows, where);
+      } else {
+        std::string json;
+        append_json(json, cell);
+        if (rows.options().other_columns()) add_json_member(row.others, name, json);
+      }
+    }
+    check_columns(row, names, rows, where);
+    rows.add(std::move(row), line);
   }
 };
 

@@ -6,9 +6,8 @@
 
 namespace mezzo::text {
 
-/// Adds the rows of a Parquet file, each as the JSON object of its columns would be (json_rows.cpp); dates and the
-/// like are strings. Reads what is wanted of the columns alone.
-/// @throws c10::ValueError  naming the file: where it is damaged, or this build of mezzo reads none
+/// Adds the rows of a Parquet file. Dates and values of other types that JSON lacks are strings.
+/// @throws c10::ValueError  naming the file, if it is damaged, or if this build of mezzo reads no Parquet
 void read_parquet(const std::filesystem::path& file, RowCollector& rows);
 
 }  // namespace mezzo::text

@@ -54,38 +54,38 @@ bool is_list(std::string_view text) {
 
 }  // namespace
 
-void check_is_no_list(std::string_view label, const LoadRowsOptions& options, const std::string& where) {
+void check_is_no_list(std::string_view label, const LoadRowsOptions& options, Where where) {
   const LabelKind kind = options.label_kind();
   if (kind != LabelKind::kClass && kind != LabelKind::kSeveral) return;
   TORCH_CHECK_VALUE(
-      !is_list(label), where, "the label ", quoted_name(label),
+      !is_list(label), where(), "the label ", quoted_name(label),
       " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON",
       kind == LabelKind::kClass ? ", with " + options.on_other_task() + " multi_label_classification." : ".");
 }
 
-double number_label(std::string_view number, const std::string& where) {
+double number_label(std::string_view number, Where where) {
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  TORCH_CHECK_VALUE(error == std::errc() && end == number.data() + number.size() && std::isfinite(value), where,
+  TORCH_CHECK_VALUE(error == std::errc() && end == number.data() + number.size() && std::isfinite(value), where(),
                     "label ", quoted_name(number), " is not a finite number.");
   return value;
 }
 
-bool flag_label(std::string_view value, std::string_view column, const std::string& where) {
+bool flag_label(std::string_view value, std::string_view column, Where where) {
   const std::string flag = canonical_label(value);
-  TORCH_CHECK_VALUE(!value.empty(), where, "the row has no label in '", printable(column),
+  TORCH_CHECK_VALUE(!value.empty(), where(), "the row has no label in '", printable(column),
                     "'. Write 0 or 1, or remove the row.");
-  TORCH_CHECK_VALUE(flag == "1" || flag == "true" || flag == "0" || flag == "false", where, "label ",
+  TORCH_CHECK_VALUE(flag == "1" || flag == "true" || flag == "0" || flag == "false", where(), "label ",
                     quoted_name(value), " in '", printable(column),
                     "' is not 0, 1, true or false. Several label columns say which labels a text has.");
   return flag == "1" || flag == "true";
 }
 
-RawLabel label_set(std::vector<std::string> names, const std::string& where) {
+RawLabel label_set(std::vector<std::string> names, Where where) {
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());
   const bool has_empty = !names.empty() && names.front().empty();
-  TORCH_CHECK_VALUE(!has_empty, where, "one of the labels is an empty string. Name it, or leave it out.");
+  TORCH_CHECK_VALUE(!has_empty, where(), "one of the labels is an empty string. Name it, or leave it out.");
   return names;
 }
 
@@ -123,7 +123,7 @@ std::span<const std::string> names_of(const RawLabel& label) {
   return names != nullptr ? std::span<const std::string>(*names) : std::span<const std::string>();
 }
 
-bool are_places(const LabeledRows& rows, const LabelMap& labels) {
+bool are_positions(const LabeledRows& rows, const LabelMap& labels) {
   const auto is_number = [](const std::string& name) { return label_number(name).has_value(); };
   return std::ranges::none_of(labels.names(), is_number) && std::ranges::all_of(rows.labels, [](const RawLabel& label) {
            const auto* name = std::get_if<std::string>(&label);

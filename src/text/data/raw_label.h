@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <optional>
 #include <span>
 #include <string>
@@ -10,16 +12,17 @@
 
 namespace mezzo::text {
 
-// Each throws c10::ValueError, which begins with `where`.
+/// Called for the beginning of an error message.
+using Where = c10::function_ref<std::string()>;
 
 /// Refuses a label that is a list in one string, as pandas writes one into a cell: "['joy', 'love']".
-void check_is_no_list(std::string_view label, const LoadRowsOptions& options, const std::string& where);
+void check_is_no_list(std::string_view label, const LoadRowsOptions& options, Where where);
 
-double number_label(std::string_view number, const std::string& where);
+double number_label(std::string_view number, Where where);
 /// Whether a text has the label of a column: 1 or true, or else 0 or false.
-bool flag_label(std::string_view value, std::string_view column, const std::string& where);
-/// A set of names: those of two rows are equal where the rows have the same labels.
-RawLabel label_set(std::vector<std::string> names, const std::string& where);
+bool flag_label(std::string_view value, std::string_view column, Where where);
+/// Sorts the names, so that rows with the same labels are equal.
+RawLabel label_set(std::vector<std::string> names, Where where);
 
 /// The number that a label is. None for names, "007" and "nan".
 std::optional<double> label_number(std::string_view label);
@@ -29,7 +32,8 @@ std::string canonical_label(std::string_view label);
 bool is_missing_label(std::string_view label, bool beside_numbers);
 /// The names of a label of LabelKind::kClass, kSeveral or kWords; else none.
 std::span<const std::string> names_of(const RawLabel& label);
-/// Whether the labels of `rows` are places in the list of labels: integers, and no label there is a number.
-bool are_places(const LabeledRows& rows, const LabelMap& labels);
+/// Whether the labels of `rows` are positions in the list of labels: they are integers, and no name in `labels` is a
+/// number.
+bool are_positions(const LabeledRows& rows, const LabelMap& labels);
 
 }  // namespace mezzo::text

@@ -117,6 +117,7 @@ std::string RowCollector::where(int64_t line) const {
 std::string RowCollector::between(int64_t line) const { return fmt::format("{}:{}: ", rows_.places.file, line); }
 
 void RowCollector::add(Row row, int64_t line) {
+  if (!columns_.flags.empty()) row.label = label_set(std::move(row.flags), [&] { return where(line); });
   check_label(row.label, line);
   check_pair(row.text_pair.has_value(), line);
   if (has_words_) add_words(row, line);
@@ -135,9 +136,6 @@ void RowCollector::note(std::string_view what) {
 
 LabeledRows RowCollector::finish() {
   TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.places.file, ": the file has no rows.");
-  if (rows_with_invalid_utf8_ > 0) {
-    note(fmt::format("bytes that are not UTF-8 became U+FFFD in {} of {} rows", rows_with_invalid_utf8_, size()));
-  }
   return std::move(rows_);
 }
 

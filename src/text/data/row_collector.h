@@ -36,6 +36,7 @@ struct Row {
   std::string text = {};
   std::optional<std::string> text_pair = {};
   RawLabel label = {};
+  std::vector<std::string> flags = {};                 ///< in place of the label: Columns::flags that are set
   std::optional<std::vector<std::string>> words = {};  ///< in place of the text
   std::string others = {};                             ///< as of LabeledRows
 };
@@ -53,6 +54,10 @@ class RowCollector {
   LabelKind label_kind() const { return options_.label_kind(); }
   const LoadRowsOptions& options() const { return options_; }
   const Columns& columns() const { return columns_; }
+  /// Whether the column is a text or a label, and not one of Row::others.
+  bool reads(std::string_view column) const {
+    return !columns_.is_other(column) && (has_labels() || column != columns_.label.name);
+  }
 
   /// What an error in the row after those that are here begins with.
   std::string where(int64_t line) const;
@@ -64,8 +69,6 @@ class RowCollector {
 
   /// Keeps a sentence for the user, about the file.
   void note(std::string_view what);
-  /// The row that was added last had bytes that are no UTF-8.
-  void note_invalid_utf8() { ++rows_with_invalid_utf8_; }
 
   /// @throws c10::ValueError  where there are none.
   LabeledRows finish();
@@ -79,7 +82,6 @@ class RowCollector {
   const Columns columns_;
   const bool has_words_;
   LabeledRows rows_;
-  int64_t rows_with_invalid_utf8_ = 0;
 };
 
 }  // namespace mezzo::text

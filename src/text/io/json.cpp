@@ -50,8 +50,8 @@ std::string to_string(JsonReader::Type type) {
   return "";
 }
 
-JsonReader::JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line)
-    : input_(input), where_(std::move(where)), line_(first_line) {}
+JsonReader::JsonReader(TextInput& input, std::function<std::string()> where)
+    : input_(input), where_(std::move(where)) {}
 
 void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), in_one_line(found), "."); }
 

@@ -54,7 +54,7 @@ class JsonReader {
 
   /// @param input  must outlive this.
   /// @param where  what an error message begins with; asked when there is one.
-  JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line = 1);
+  JsonReader(TextInput& input, std::function<std::string()> where);
 
   /// The type of the value that comes next. Fails where none does.
   Type peek();
@@ -114,7 +114,7 @@ class JsonReader {
 
   TextInput& input_;
   std::function<std::string()> where_;
-  int64_t line_;
+  int64_t line_ = 1;
   std::string number_;  // the last one
   bool advises_null_ = true;
   /// An object or array that has begun.

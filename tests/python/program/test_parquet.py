@@ -106,7 +106,7 @@ def test_other_columns_are_handed_on_as_json(tmp_path):
     (dict(text=["a", None], label=[0, 1]), "a.parquet:2: row 2: the text is null, not a string"),
     (dict(text=[1, 2], label=[0, 1]), "a.parquet:1: row 1: the text is a number, not a string"),
     (dict(text=["a", "b"], label=[0, None]), "a.parquet:2: row 2: the row has no label"),
-    (dict(text=[b"a", b"\xff"], label=[0, 1]), 'a.parquet: row 2: column "text" holds bytes that are no UTF-8.'),
+    (dict(text=[b"a", b"\xff"], label=[0, 1]), "a.parquet:2: row 2: column 'text' holds bytes that are not UTF-8."),
     (dict(text=pyarrow.array([], pyarrow.string()), label=pyarrow.array([], pyarrow.int64())), "a.parquet: the file has no rows."),
     (dict(text=[datetime.date(2024, 1, 1)], label=[0]),
      'a.parquet: column "text" is of type date32[day], which is no text, number or list of them; save it as one.'),
