@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bitset>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
@@ -41,11 +42,21 @@ std::string name_for_iconv(std::string_view name) {
   return known == std::end(kNames) ? upper : known->second;
 }
 
-size_t count_non_ascii(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+constexpr size_t kFewBytes = 5;  // different ones, by which libuchardet can only guess
+
+/// How many different bytes outside of ASCII there are.
+size_t count_different(std::string_view text) {
+  std::bitset<256> bytes;
+  for (const char c : text) bytes.set(static_cast<unsigned char>(c));
+  return (bytes >> 128).count();
 }
 
-/// The encoding that libuchardet takes `text` for; empty if it cannot tell.
+bool has_prefix(std::string_view name, std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+/// The encoding that libuchardet takes `text` for; empty if it cannot tell. WINDOWS-1252 in place of an unlikely
+/// encoding of a single accented letter or apostrophe.
 std::string likely_encoding([[maybe_unused]] std::string_view text) {
   std::string name;
 #ifdef MEZZO_HAS_UCHARDET
@@ -54,14 +65,21 @@ std::string likely_encoding([[maybe_unused]] std::string_view text) {
   uchardet_data_end(detector);
   name = uchardet_get_charset(detector);
   uchardet_delete(detector);
-  if (name == "ISO-8859-1") name = "WINDOWS-1252";  // as browsers do: the same with more characters
-  if (name == "ASCII") name.clear();
+  const size_t different = count_different(text);
+  const bool is_unlikely = different == 1 || (different < kFewBytes && has_prefix(name, {"MAC-", "IBM"}));
+  const bool fits_1252 = text.find_first_of("\x81\x8D\x8F\x90\x9D") == std::string_view::npos;
+  // As browsers do: ISO-8859-1 with more characters.
+  if (name == "ISO-8859-1" || (is_unlikely && fits_1252)) name = "WINDOWS-1252";
+  if (different == 0) name.clear();
 #endif
   return name;
 }
 
-/// Which byte order of UTF-16 the zero bytes of a text without a mark fit; empty if none, as of UTF-32.
+/// The byte order of UTF-16 that the zero bytes of a text without a mark fit; empty if none, as for UTF-32 and for
+/// UTF-8 with a few zero bytes.
 std::string utf16_without_mark(std::string_view text) {
+  const size_t zeros = std::ranges::count(text, '\0');
+  if (8 * zeros < text.size() && find_invalid_utf8(text) + kLongestSequence > text.size()) return "";
   size_t little = 0, big = 0;
   // A zero byte is part of a Chinese character, too; white space and punctuation weigh more.
   const auto weight = [](char c) -> size_t { return "\t\n\r \",;"sv.find(c) != std::string_view::npos ? 16 : c > ' '; };
@@ -106,6 +124,8 @@ Utf8Source::Utf8Source(const std::filesystem::path& file, std::string_view encod
   TORCH_CHECK_VALUE(!rest().empty() || !at_end_, file_, ": the file is empty.");
   if (is_decided_ || rest().substr(0, 16).find('\0') == std::string_view::npos) return;
   const std::string utf16 = utf16_without_mark(rest());
+  const bool may_be_utf8 = rest().substr(0, 4).find('\0') == std::string_view::npos;
+  if (utf16.empty() && may_be_utf8) return;
   TORCH_CHECK_VALUE(!utf16.empty(), file_, ": the file is not text: it begins with zero bytes. If it is UTF-32, pass ",
                     "--encoding UTF-32.");
   use(utf16);
@@ -180,14 +200,16 @@ void Utf8Source::detect() {
     invalid += length < 0 && !may_go_on;
     text.remove_prefix(std::abs(length));
   }
-  const std::string likely = invalid == 0 || valid > invalid ? "UTF-8" : likely_encoding(sample);
-  if (likely == "UTF-8") likely_ = likely;  // with damage, if anything: other encodings have hardly any valid sequence
+  std::string likely = invalid == 0 || valid > invalid ? "UTF-8" : likely_encoding(sample);
+  // In these encodings, hardly any sequence is valid UTF-8. Thai (ISO-8859-11) has more.
+  const bool is_single_byte = has_prefix(likely, {"WINDOWS-", "ISO-8859-", "IBM", "MAC-"}) && likely != "ISO-8859-11";
+  if (is_single_byte && 10 * valid > invalid) likely = "UTF-8";
+  if (likely == "UTF-8") likely_ = likely;
   if (likely.empty() || likely == "UTF-8") return;
   use(likely);
-  const size_t bytes = count_non_ascii(sample);
-  constexpr size_t kFew = 30;
-  how_ = fmt::format("{} from {} {}", bytes < kFew ? "a guess" : "detected", bytes,
-                     bytes == 1 ? "byte outside of ASCII" : "bytes outside of ASCII");
+  const size_t different = count_different(sample);
+  how_ = fmt::format("{} from {} outside of ASCII", different < kFewBytes ? "a guess" : "detected",
+                     different == 1 ? "1 byte" : fmt::format("{} different bytes", different));
 }
 
 /// Writes U+FFFD in place of `length` bytes.
@@ -256,13 +278,15 @@ size_t Utf8Source::read(std::span<char> bytes) {
 }
 
 void Utf8Source::check_invalid() const {
-  const bool has_other = !likely_.empty() && likely_ != encoding_;
+  constexpr const char* kMixed = "The file is UTF-8 mixed with another encoding, or damaged. Save it as UTF-8.";
+  constexpr const char* kUnknown = "Save the file as UTF-8, or pass --encoding NAME, such as GB18030 or WINDOWS-1252.";
   TORCH_CHECK_VALUE(invalid_ * kMostInvalid <= total_, file_, ": ", invalid_, " of ", total_,
                     fmt::format(" bytes ({:.3g} %) are not valid ",
                                 100.0 * static_cast<double>(invalid_) / static_cast<double>(total_)),
                     encoding_, ". ",
-                    has_other ? fmt::format("The file is likely {0}: pass --encoding {0}.", likely_)
-                              : "Save the file as UTF-8, or pass --encoding NAME, such as GB18030 or WINDOWS-1252.");
+                    likely_.empty()        ? kUnknown
+                    : likely_ == encoding_ ? kMixed
+                                           : fmt::format("The file is likely {0}: pass --encoding {0}.", likely_));
 }
 
 std::vector<std::string> Utf8Source::notes() const {

@@ -57,8 +57,8 @@ TEST_F(DataFilesTest, DetectsEncodings) {
     const char *text, *encoding, *note;
   };
   for (const auto& [text, encoding, note] :
-       {Case{kChinese, "GB18030", "read as GB18030 (detected from 52 bytes outside of ASCII)"},
-        Case{kGerman, "ISO-8859-1", "read as WINDOWS-1252 (a guess from 7 bytes outside of ASCII)"},
+       {Case{kChinese, "GB18030", "read as GB18030 (detected from 35 different bytes outside of ASCII)"},
+        Case{kGerman, "ISO-8859-1", "read as WINDOWS-1252 (a guess from 3 different bytes outside of ASCII)"},
         Case{"text,label\n這部電影很好看演員也好,正面\n太差了不推薦給朋友,負面\n", "BIG5", "read as BIG5 (detected"},
         Case{"text,label\nこの映画はとても良いです,ポジ\nつまらない作品でした,ネガ\n", "SHIFT_JIS",
              "read as SHIFT_JIS (detected"},
@@ -74,6 +74,34 @@ TEST_F(DataFilesTest, DetectsEncodings) {
     EXPECT_THAT(rows.notes.back(), testing::EndsWith("; --encoding NAME changes it"));
   }
   EXPECT_THAT(load("a.csv", kChinese).notes, IsEmpty());
+}
+
+TEST_F(DataFilesTest, TakesASingleAccentOrApostropheForWindows1252) {
+  for (const auto& [bytes, text] : {std::pair{"it\x92s good", "it’s good"},
+                                    {"gro\xDF"
+                                     "artig",
+                                     "großartig"},
+                                    {"el ni\xF1o", "el niño"}}) {
+    std::string file = "text,label\n";
+    for (int row = 0; row < 1200; ++row) file += bytes + std::string(row % 2 == 0 ? ",1\n" : ",0\n");
+    const auto rows = load("a.csv", file);
+    EXPECT_EQ(rows.texts[0], text);
+    EXPECT_THAT(rows.notes, ElementsAre("a.csv: read as WINDOWS-1252 (a guess from 1 byte outside of ASCII); "
+                                        "--encoding NAME changes it"));
+  }
+}
+
+TEST_F(DataFilesTest, RefusesUtf8MixedWithAnotherEncoding) {
+  constexpr const char* kMixed =
+      " are not valid UTF-8. The file is UTF-8 mixed with another encoding, or damaged. Save it as UTF-8.";
+  std::string half = "text,label\n", damaged = half;
+  for (int row = 0; row < 400; ++row)
+    half += row % 2 == 0 ? "schön über café,1\n"
+                         : "sch\xF6n \xFC"
+                           "ber caf\xE9,0\n";
+  for (int row = 0; row < 60'000; ++row) damaged += row % 2 == 0 ? "café \xFF\xFE,1\n" : "café \xFF\xFE,0\n";
+  EXPECT_THAT(error("a.csv", half), testing::EndsWith(kMixed));
+  EXPECT_THAT(error("a.csv", damaged), testing::EndsWith(kMixed));
 }
 
 TEST_F(DataFilesTest, DetectsUtf16AndUtf32) {
@@ -93,8 +121,9 @@ TEST_F(DataFilesTest, DetectsUtf16AndUtf32) {
   EXPECT_EQ(error("a.csv", encoded(kChinese, "UTF-32LE")),
             "a.csv: the file is not text: it begins with zero bytes. If it is UTF-32, pass --encoding UTF-32.");
   EXPECT_EQ(load("a.csv", encoded(kChinese, "UTF-32LE"), with({.encoding = "UTF-32LE"})).texts, expected);
-  // A zero byte elsewhere is a character as others are.
-  EXPECT_EQ(load("a.csv", "text,label,other\na\0b,1,x\n"sv).texts, Strings{"a\0b"s});
+  // A zero byte of UTF-8 is a character.
+  EXPECT_EQ(load("a.csv", "text,label\na\0b,1\n"sv).texts, Strings{"a\0b"s});
+  EXPECT_EQ(load("a.csv", "text,label\na\0\0b\0,1\nschön,0\n"sv).texts, (Strings{"a\0\0b\0"s, "schön"}));
 }
 
 TEST_F(DataFilesTest, ReadsTheEncodingThatIsGiven) {
