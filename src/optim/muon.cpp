@@ -36,8 +36,8 @@ void MuonGroupOptions::serialize(torch::serialize::InputArchive& archive) {
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(std::string, adjust_lr_fn);
 }
 
-void MuonOptions::check_parameter(const at::Tensor& parameter, const std::string& name) {
-  TORCH_CHECK_VALUE(parameter.dim() == 2, "Muon: ", name, " has sizes ", parameter.sizes(),
+void MuonOptions::check_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  TORCH_CHECK_VALUE(parameter.dim() == 2, "Muon: ", detail::labelled_parameter(optimizer, parameter), " has sizes ", parameter.sizes(),
                     ", and Muon trains matrices alone; give it to AdamW");
 }
 

@@ -45,8 +45,8 @@ struct MuonGroupOptions : torch::optim::OptimizerCloneableOptions<MuonGroupOptio
 struct MuonOptions : CheckedOptions<MuonOptions, MuonGroupOptions> {
   using CheckedOptions::CheckedOptions;
 
-  /// @throws c10::ValueError  for a parameter that is no matrix
-  static void check_parameter(const at::Tensor& parameter, const std::string& name);
+  /// @throws c10::ValueError  for a parameter of `optimizer` that is no matrix
+  static void check_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
   /// @throws c10::ValueError  for an option of Muon alone that is out of its range
   static void check(const MuonGroupOptions& options);
 };

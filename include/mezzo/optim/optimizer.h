@@ -370,8 +370,8 @@ class OptimizerOf : public Optimizer {
 
   void check_parameter(const at::Tensor& parameter) const override {
     Optimizer::check_parameter(parameter);
-    if constexpr (requires { Options::check_parameter(parameter, std::string()); }) {
-      Options::check_parameter(parameter, detail::labelled_parameter(*this, parameter));
+    if constexpr (requires { Options::check_parameter(*this, parameter); }) {
+      Options::check_parameter(*this, parameter);
     }
   }
 
