@@ -12,13 +12,15 @@
 /// 0-dim tensors that decide on a step where they live, so that nothing waits for them.
 namespace mezzo {
 
-/// The dtype in which a device accumulates: float64, or float32 on MPS, which has no float64.
-inline at::ScalarType accumulation_dtype(c10::Device device) { return device.is_mps() ? at::kFloat : at::kDouble; }
+/// The dtype in which a device accumulates: float64, or float32 on MPS and XPU. MPS has no float64, nor have some XPUs.
+inline at::ScalarType accumulation_dtype(c10::Device device) {
+  return device.is_mps() || device.is_xpu() ? at::kFloat : at::kDouble;
+}
 
 /// @throws c10::ValueError  if `device` lacks float64, the dtype of a learning rate that is a tensor
 inline void check_lr_device(c10::Device device) {
   TORCH_CHECK_VALUE(accumulation_dtype(device) == at::kDouble, "mezzo: a learning rate cannot be a tensor on ", device,
-                    ", which has no float64; set it to a number");
+                    ", which may have no float64; set it to a number");
 }
 
 /// 1 / scale, rounded once: float32 division is inexact under some compilers' fast modes.

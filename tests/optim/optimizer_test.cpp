@@ -478,9 +478,12 @@ TEST(OptimizerLrTest, RefusesTensorsThatAreNone) {
   EXPECT_THAT(refusal(number(1).requires_grad_()), testing::HasSubstr("require no gradient"));
   EXPECT_THAT(refusal(at::empty({}, at::TensorOptions(at::kMeta).dtype(at::kDouble))),
               testing::HasSubstr("is on meta, where no parameter is; move it to cpu"));
-  const auto on_mps = at::detail::make_tensor<c10::TensorImpl>(c10::DispatchKeySet(c10::DispatchKey::MPS),
-                                                               caffe2::TypeMeta::Make<float>(), at::Device(at::kMPS));
-  EXPECT_THAT(refusal(on_mps), testing::HasSubstr("a learning rate cannot be a tensor on mps, which has no float64"));
+  for (const auto& [key, device] : {std::pair(c10::DispatchKey::MPS, at::kMPS), {c10::DispatchKey::XPU, at::kXPU}}) {
+    const auto there = at::detail::make_tensor<c10::TensorImpl>(c10::DispatchKeySet(key),
+                                                                caffe2::TypeMeta::Make<float>(), at::Device(device));
+    EXPECT_THAT(refusal(there), testing::HasSubstr(c10::str("a learning rate cannot be a tensor on ",
+                                                            at::Device(device), ", which may have no float64")));
+  }
   for (const double value : {-1.0, std::nan(""), static_cast<double>(INFINITY)}) {
     EXPECT_THAT(refusal(number(value)), testing::HasSubstr("must be finite and not negative"));
   }

@@ -145,8 +145,8 @@ class StepResult {
 ///
 /// The scale (float32) lives on the device of the first output that `scale` sees. Gradients may be
 /// on several devices, sparse (COO), and of any floating dtype; float16 only for mezzo's
-/// optimizers. On MPS, which has no float64, the reciprocal of the scale is computed in float32, as in
-/// PyTorch; that was never run.
+/// optimizers. On MPS and XPU, which may have no float64, the reciprocal of the scale is computed in
+/// float32, as PyTorch does on MPS; this was never run.
 ///
 /// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict; docs/guide.md, "From
 ///     Python to mezzo", lists what differs.
