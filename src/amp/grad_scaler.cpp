@@ -79,21 +79,22 @@ GradScaler::GradScaler(GradScaler&&) noexcept = default;
 GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
 GradScaler::~GradScaler() = default;
 
-at::Tensor GradScaler::scale(const at::Tensor& output) {
-  if (!is_enabled()) {
-    return output;
-  }
-  TORCH_CHECK_VALUE(output.defined(), "GradScaler: scale() got an undefined tensor. Pass the loss, or model outputs.");
-  if (!loss_scale_->exists()) {
-    loss_scale_->create(output.device());
-  }
-  return output * copy_to(scale_tensor(), output.device());
-}
+at::Tensor GradScaler::scale(const at::Tensor& output) { return scale(at::TensorList(output)).front(); }
 
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   auto scaled = outputs.vec();
+  if (!is_enabled() || outputs.empty()) {
+    return scaled;
+  }
+  for (const at::Tensor& output : outputs) {
+    TORCH_CHECK_VALUE(output.defined(),
+                      "GradScaler: scale() got an undefined tensor. Pass the loss, or model outputs.");
+  }
+  if (!loss_scale_->exists()) {
+    loss_scale_->create(outputs.front().device());
+  }
   for (at::Tensor& output : scaled) {
-    output = scale(output);
+    output = output * copy_to(scale_tensor(), output.device());
   }
   return scaled;
 }

@@ -234,6 +234,8 @@ TEST(GradScalerTest, MakesTheScaleAtTheFirstScaleCall) {
   EXPECT_EQ(scaler.get_scale(), 4.0);
   scaler.scale(at::TensorList{});
   EXPECT_FALSE(scaler.scale_tensor().defined());
+  EXPECT_THROW(scaler.scale({torch::ones({}), torch::Tensor()}), c10::ValueError);
+  EXPECT_FALSE(scaler.scale_tensor().defined()) << "a call that throws changes nothing";
   scaler.scale(torch::ones({}));
   EXPECT_EQ(scaler.scale_tensor().scalar_type(), torch::kFloat);
   EXPECT_EQ(scaler.scale_tensor().dim(), 0);
