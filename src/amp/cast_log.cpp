@@ -1,5 +1,6 @@
 #include "mezzo/amp/cast_log.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "amp/random_state_guard.h"
 #include "amp/text_table.h"
+#include "kernels/dtypes.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/module_scope.h"
 
@@ -70,8 +72,8 @@ std::string CastLog::to_table() const {
   std::vector<std::vector<std::string>> rows = {{"op", "policy", "from", "to", "module", "casts", "cached", "MB"}};
   Totals sum;
   for (const Entry& e : entries()) {
-    rows.push_back({e.op, std::string(to_string(e.policy)), std::string(c10::getDtypeNames(e.from).first),
-                    std::string(c10::getDtypeNames(e.to).first), e.module, std::to_string(e.count),
+    rows.push_back({e.op, std::string(to_string(e.policy)), dtype_name(e.from),
+                    dtype_name(e.to), e.module, std::to_string(e.count),
                     std::to_string(e.cached), megabytes(e.bytes)});
     sum.count += e.count;
     sum.cached += e.cached;
@@ -87,8 +89,8 @@ std::string CastLog::to_json() const {
   const char* separator = "\n";
   for (const Entry& e : entries()) {
     json << separator << "  {\"op\": " << quoted(e.op) << ", \"policy\": " << quoted(to_string(e.policy))
-         << ", \"from\": " << quoted(c10::getDtypeNames(e.from).first)
-         << ", \"to\": " << quoted(c10::getDtypeNames(e.to).first) << ", \"module\": " << quoted(e.module)
+         << ", \"from\": " << quoted(dtype_name(e.from))
+         << ", \"to\": " << quoted(dtype_name(e.to)) << ", \"module\": " << quoted(e.module)
          << ", \"count\": " << e.count << ", \"bytes\": " << e.bytes << ", \"cached\": " << e.cached << '}';
     separator = ",\n";
   }

@@ -2,6 +2,7 @@
 #include <limits>
 #include <sstream>
 
+#include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
 namespace mezzo {
@@ -29,8 +30,8 @@ std::string subject(const NonFiniteOp& op) {
     return op.op;
   }
   std::ostringstream out;
-  out << "a cast from " << c10::getDtypeNames(op.inputs[0].dtype).first << " to "
-      << c10::getDtypeNames(op.outputs[0].dtype).first;
+  out << "a cast from " << dtype_name(op.inputs[0].dtype) << " to "
+      << dtype_name(op.outputs[0].dtype);
   if (!op.source.empty()) {
     out << " of the result of " << op.source;
   }
@@ -45,7 +46,7 @@ void write_count(std::ostream& out, int64_t count, const char* what) {
 
 void write_tensor(std::ostream& out, const TracedTensor& tensor, size_t name_width) {
   out << "  " << tensor.name << std::string(name_width - std::min(name_width, tensor.name.size()), ' ') << "  "
-      << c10::getDtypeNames(tensor.dtype).first << " " << at::IntArrayRef(tensor.shape);
+      << dtype_name(tensor.dtype) << " " << at::IntArrayRef(tensor.shape);
   if (tensor.min <= tensor.max) {
     out << ", finite values from " << tensor.min << " to " << tensor.max;
   } else {

@@ -10,6 +10,7 @@
 
 #include "amp/text_table.h"
 #include "kernels/device_scalars.h"
+#include "kernels/dtypes.h"
 #include "memory/device_copy.h"
 #include "mezzo/optim/detail/amp_scaling_optimizer.h"
 
@@ -121,7 +122,7 @@ std::string OverflowReport::to_string(size_t most) const {
       {"parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite"}};
   for (size_t i = 0; i < std::min(most, overflowed.size()); ++i) {
     const auto& gradient = overflowed[i];
-    rows.push_back({gradient.parameter, shape_of(gradient), std::string(c10::getDtypeNames(gradient.dtype).first),
+    rows.push_back({gradient.parameter, shape_of(gradient), dtype_name(gradient.dtype),
                     std::to_string(gradient.num_inf), std::to_string(gradient.num_nan),
                     std::to_string(gradient.num_values), c10::str(gradient.largest_finite)});
   }

@@ -7,6 +7,7 @@
 
 #include "amp/policy_region.h"
 #include "amp/policy_thread.h"
+#include "kernels/dtypes.h"
 #include "mezzo/amp/cast_log.h"
 
 namespace mezzo {
@@ -73,15 +74,15 @@ at::ScalarType TensorCaster::promoted(at::ScalarType so_far, const at::Tensor& t
     return so_far;
   }
   const auto dtype = tensor.scalar_type();
-  TORCH_CHECK(dtype == at::kFloat || dtype == low_, "autocast: ", op_, " got a ", c10::getDtypeNames(dtype).first,
-              " tensor in a region of ", c10::getDtypeNames(low_).first,
+  TORCH_CHECK(dtype == at::kFloat || dtype == low_, "autocast: ", op_, " got a ", dtype_name(dtype),
+              " tensor in a region of ", dtype_name(low_),
               ", and the two have no common dtype but float32. Cast one of them, or set this op's policy to kFloat32.");
   return dtype;
 }
 
 void TensorCaster::refuse() const {
   TORCH_CHECK(false, "autocast: ", op_, " is banned by the op policy in force. Use its form that is safe in ",
-              c10::getDtypeNames(low_).first,
+              dtype_name(low_),
               " (for binary_cross_entropy: binary_cross_entropy_with_logits), or run it on float32 "
               "tensors in a region with enabled(false).");
 }

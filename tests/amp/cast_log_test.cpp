@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "kernels/dtypes.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/custom_function.h"
 
@@ -57,6 +58,13 @@ TEST(CastLogTest, HearsOfWrappedFunctionsAndKeepsTheirNumbers) {
   EXPECT_EQ(log.entries()[0].op, "test::logged");
   EXPECT_EQ(log.entries()[0].count, 3);
   EXPECT_EQ(log.entries()[0].cached, 1);
+}
+
+TEST(CastLogTest, NamesEveryDtype) {
+  for (int dtype = 0; dtype <= static_cast<int>(at::ScalarType::NumOptions); ++dtype) {
+    EXPECT_NE(dtype_name(static_cast<at::ScalarType>(dtype)), "") << dtype;
+  }
+  EXPECT_EQ(dtype_name(at::kBFloat16), "bfloat16");
 }
 
 TEST(CastLogTest, LeavesPoliciesInForce) {
