@@ -1,5 +1,6 @@
 #include "mezzo/amp/cpu_half_compute.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/_addmm_activation_cpu_dispatch.h>
 #include <ATen/ops/_convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>

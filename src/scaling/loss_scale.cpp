@@ -1,5 +1,6 @@
 #include "scaling/loss_scale.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
