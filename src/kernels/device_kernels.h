@@ -26,15 +26,15 @@ struct DeviceKernels {
   GradientSummary (*summarize_gradients)(const std::vector<at::Tensor>& gradients,
                                          const at::Tensor& scale,
                                          double max_norm);
+  void (*update_loss_scale)(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
   /// Of any layout and dtype, as the next.
   at::Tensor (*check_gradients)(const GradientsToCheck& gradients, const ScaleOfGradients& scale);
   at::Tensor (*unscale_gradients)(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);
-  void (*update_loss_scale)(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
 };
 
-#define MEZZO_FOR_DEVICE_KERNELS(what)                                                          \
-  what(adam) what(sgd) what(lamb) what(rmsprop) what(summarize_gradients) what(check_gradients) \
-      what(unscale_gradients) what(update_loss_scale)
+#define MEZZO_FOR_CPU_KERNELS(what) \
+  what(adam) what(sgd) what(lamb) what(rmsprop) what(summarize_gradients) what(update_loss_scale)
+#define MEZZO_FOR_DEVICE_KERNELS(what) MEZZO_FOR_CPU_KERNELS(what) what(check_gradients) what(unscale_gradients)
 #define MEZZO_DECLARE_KERNEL(name) std::remove_pointer_t<decltype(DeviceKernels::name)> name;
 
 /// The specifications: ATen operations, for any device, layout and dtype.
@@ -44,7 +44,9 @@ extern const DeviceKernels kDeviceKernels;
 }  // namespace reference
 
 namespace cpu {
-MEZZO_FOR_DEVICE_KERNELS(MEZZO_DECLARE_KERNEL)
+MEZZO_FOR_CPU_KERNELS(MEZZO_DECLARE_KERNEL)
+using reference::check_gradients;
+using reference::unscale_gradients;
 extern const DeviceKernels kDeviceKernels;
 }  // namespace cpu
 

@@ -118,22 +118,10 @@ const Operator<std::remove_pointer_t<decltype(&update<true>)>> update_op(
 
 }  // namespace
 
-namespace cpu {
-
-at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
-  return reference::check_gradients(gradients, scale);
-}
-
-at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale) {
-  return reference::unscale_gradients(gradients, scale);
-}
-
-void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
+void cpu::update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
   kernels::update_loss_scale(*state.scale.mutable_data_ptr<float>(), state.counts.mutable_data_ptr<int32_t>(),
                              *found_inf.const_data_ptr<float>() != 0, rules);
 }
-
-}  // namespace cpu
 
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
   return check_op(gradients.in_place, gradients.in_float32, scale.value, scale.may_be_below_one,

@@ -18,8 +18,8 @@ MEZZO_DEVICE float rounded(Element element, float x) {
   }
 }
 
-/// Reads every gradient once. Behind a tensor's end are zeros, whose quotients are not finite only
-/// where the scale is lost, which is found, too.
+/// Reads every gradient once. Zeros follow the end of a tensor. Their quotients are not finite if the scale is not,
+/// and then found_inf has to be 1.
 struct Unscale {
   template <class Memory>
   static void uses(Memory& memory, const UnscaledList& list) {
