@@ -1,7 +1,6 @@
 #include "mezzo/amp/master_weights.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "kernels/dtypes.h"
+#include "memory/converted.h"
 #include "memory/device_copy.h"
 
 namespace mezzo {
@@ -23,26 +23,6 @@ void check_parameter(const NamedParameter& parameter) {
   TORCH_CHECK_VALUE(!tensor.grad().defined(), "MasterWeights: parameter ", name,
                     " has a gradient already, of another dtype than its half copy; construct before the first backward "
                     "or drop the gradients");
-}
-
-/// float32 `weights` in `dtype`. Weights of one storage share one again, in the same places.
-std::vector<at::Tensor> converted(const std::vector<at::Tensor>& weights, c10::ScalarType dtype) {
-  const at::AutoDispatchBelowADInplaceOrView without_autograd;  // each result has a version of its own
-  std::map<const void*, at::Tensor> storages;
-  std::vector<at::Tensor> halves;
-  for (const at::Tensor& weight : weights) {
-    if (!weight.has_storage()) {
-      halves.push_back(weight.to(dtype));
-      continue;
-    }
-    at::Tensor& storage = storages[weight.storage().unsafeGetStorageImpl()];
-    if (!storage.defined()) {
-      const auto elements = static_cast<int64_t>(weight.storage().nbytes()) / weight.element_size();
-      storage = weight.as_strided({elements}, {1}, 0).to(dtype);
-    }
-    halves.push_back(storage.as_strided(weight.sizes(), weight.strides(), weight.storage_offset()));
-  }
-  return halves;
 }
 
 /// Tells of all weights that were rounded whether one turned to inf, which would only

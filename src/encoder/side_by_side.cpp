@@ -3,9 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
 namespace mezzo::encoder {
 namespace {
@@ -49,36 +47,6 @@ std::vector<at::Tensor> split_rows(const at::Tensor& tensor, int64_t count) {
     parts.push_back(tensor.narrow(0, i * rows, rows));
   }
   return parts;
-}
-
-std::vector<at::Tensor> convert_together(const std::vector<at::Tensor>& tensors,
-                                         const std::function<at::Tensor(const at::Tensor& tensor)>& convert) {
-  const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  std::vector<size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, {}, [&](size_t i) {
-    return std::pair(tensors[i].has_storage() ? tensors[i].storage().unsafeGetStorageImpl() : nullptr,
-                     tensors[i].has_storage() ? tensors[i].storage_offset() : 0);
-  });
-  std::vector<at::Tensor> converted(tensors.size());
-  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-    std::vector<at::Tensor> run{tensors[order[begin]]};
-    for (end = begin + 1; end < order.size() && is_followed_by(run.back(), tensors[order[end]]); ++end) {
-      run.push_back(tensors[order[end]]);
-    }
-    if (run.size() == 1) {
-      converted[order[begin]] = convert(run.front());
-      continue;
-    }
-    const auto whole = convert(run.front().as_strided({elements(run)}, {1}));
-    int64_t offset = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const at::Tensor& each = tensors[order[i]];
-      converted[order[i]] = whole.narrow(0, offset, each.numel()).view(each.sizes());
-      offset += each.numel();
-    }
-  }
-  return converted;
 }
 
 }  // namespace mezzo::encoder

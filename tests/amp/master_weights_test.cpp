@@ -71,6 +71,20 @@ TEST(MasterWeightsTest, HalfCopiesShareMemoryAsTheirParametersDo) {
   EXPECT_FALSE(first.is_view()) << "each has a version of its own";
 }
 
+TEST(MasterWeightsTest, HalfCopyOfASliceTakesTheMemoryOfTheSlice) {
+  auto slice = at::zeros({1000, 8}).narrow(0, 10, 2).detach().requires_grad_();
+  const MasterWeights masters({{"slice", slice}}, at::kHalf);
+  EXPECT_EQ(slice.storage().nbytes(), 2 * 8 * sizeof(at::Half));
+}
+
+TEST(MasterWeightsTest, TakesExpandedParameters) {
+  auto expanded = at::full({1}, 3.0f).expand({4}).detach().requires_grad_();
+  MasterWeights masters({{"expanded", expanded}}, at::kHalf);
+  masters.masters()[0].tensor.detach().fill_(2);
+  masters.copy_to_model();
+  EXPECT_TRUE(at::equal(expanded.detach(), at::full({4}, 2, at::kHalf)));
+}
+
 TEST(MasterWeightsTest, RefusesOtherDtypesBeforeAnythingChanges) {
   auto weight = at::ones({1}).requires_grad_(), half = at::ones({1}, at::kHalf).requires_grad_();
   EXPECT_THROW(MasterWeights({{"weight", weight}}, at::kFloat), c10::ValueError);

@@ -3,9 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <vector>
-
 namespace mezzo::encoder {
 namespace {
 
@@ -36,26 +33,6 @@ TEST(SideBySideTest, PartsHaveAVersionEach) {
   EXPECT_EQ(parts[0]._version(), 1);
   EXPECT_EQ(parts[1]._version(), 0);
   EXPECT_FALSE(parts[1].is_view());
-}
-
-TEST(SideBySideTest, ConvertsTogetherWhatLiesSideBySide) {
-  const auto parts = split_rows(at::randn({6, 5}), 3);
-  const auto alone = at::randn({5, 4}), transposed = alone.t().narrow(0, 0, 3);
-  std::vector<int64_t> sizes;
-  const auto halves =
-      convert_together({parts[2], alone, parts[0].requires_grad_(), transposed, parts[1]}, [&](const at::Tensor& each) {
-        sizes.push_back(each.numel());
-        return each.to(at::kHalf);
-      });
-  std::sort(sizes.begin(), sizes.end());
-  EXPECT_EQ(sizes, std::vector<int64_t>({15, 20, 30}));
-  EXPECT_TRUE(side_by_side({halves[2], halves[4], halves[0]}).defined());
-  EXPECT_TRUE(at::equal(halves[0], parts[2].to(at::kHalf)));
-  EXPECT_TRUE(at::equal(halves[1], alone.to(at::kHalf)));
-  EXPECT_TRUE(at::equal(halves[2], parts[0].to(at::kHalf)));
-  EXPECT_TRUE(at::equal(halves[3], transposed.to(at::kHalf)));
-  EXPECT_TRUE(at::equal(halves[4], parts[1].to(at::kHalf)));
-  EXPECT_FALSE(halves[2].requires_grad());
 }
 
 }  // namespace

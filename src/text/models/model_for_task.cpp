@@ -16,6 +16,7 @@
 #include "encoder/packed_weights.h"
 #include "encoder/side_by_side.h"
 #include "kernels/dtypes.h"
+#include "memory/converted.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
@@ -39,21 +40,20 @@ void lay_side_by_side(const torch::nn::Module& module) {
 }  // namespace
 
 void ModelForTask::to(torch::Device device, bool) {
-  if (!device.is_cpu()) {
-    for (const auto& module : modules()) {
-      lay_side_by_side(*module);
-    }
-  }
   auto tensors = parameters();
   const auto kept = buffers();
   tensors.insert(tensors.end(), kept.begin(), kept.end());
-  const auto moved = encoder::convert_together(tensors, [&](const at::Tensor& tensor) { return tensor.to(device); });
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  for (at::Tensor& tensor : tensors) {
+    const auto moved = tensor.detach().to(device);
     if (device.is_privateuseone()) {  // which LibTorch takes for a tensor of another kind
-      tensors[i].unsafeGetTensorImpl()->shallow_copy_from(moved[i].getIntrusivePtr());
+      tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
     } else {
-      tensors[i].set_data(moved[i]);
+      tensor.set_data(moved);
     }
+  }
+  if (device.is_cpu()) return;
+  for (const auto& module : modules()) {
+    lay_side_by_side(*module);
   }
 }
 
@@ -117,7 +117,7 @@ std::map<std::string, at::Tensor> ModelForTask::make_half_copies(at::ScalarType 
   for (const auto& layer : layers) {
     weights.push_back(layer.second->weight);
   }
-  const auto halves = encoder::convert_together(weights, [&](const at::Tensor& weight) { return weight.to(dtype); });
+  const auto halves = converted(weights, dtype);
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto& [name, dense] = layers[i];
     dense->set_half_copy(halves[i]);
