@@ -68,13 +68,18 @@ std::optional<WarningRecord> RunWarnings::step(const StepRecord& record) {
   return has_diverged_ ? std::optional(WarningRecord{record.step, "diverged", std::move(text)}) : std::nullopt;
 }
 
-void RunWarnings::eval(const EvalRecord& record) {
-  if (record.split != "dev" || !std::isfinite(record.loss)) return;
+std::optional<WarningRecord> RunWarnings::eval(const EvalRecord& record) {
+  if (record.split != "dev" || !std::isfinite(record.loss)) return std::nullopt;
   if (record.is_final) {
     kept_ = record;
-  } else {
-    evals_.push_back(record);
+    return std::nullopt;
   }
+  evals_.push_back(record);
+  if (record.metrics.empty() || !std::isnan(record.metrics.front().second)) return std::nullopt;
+  return WarningRecord{record.step, "undefined_metric",
+                       fmt::format("step {}: the metric {} is undefined for the predictions on dev. The dev loss "
+                                   "compares such a model with others. If this goes on, pass another --metric.",
+                                   record.step, record.metrics.front().first)};
 }
 
 std::vector<WarningRecord> RunWarnings::end(std::optional<int64_t> best_step) const {

@@ -13,7 +13,8 @@ class RunWarnings {
  public:
   /// Returns a warning of kind "diverged" the first time that the loss is inf or NaN, or far above its start.
   std::optional<WarningRecord> step(const StepRecord& record);
-  void eval(const EvalRecord& record);
+  /// Returns a warning of kind "undefined_metric" for an evaluation on dev whose first metric is NaN.
+  std::optional<WarningRecord> eval(const EvalRecord& record);
 
   /// The warnings on the whole run.
   /// @param best_step  whose weights are kept; nullopt without dev

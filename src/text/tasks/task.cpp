@@ -42,7 +42,9 @@ void MetricChoice::fill(Evaluation& evaluation, std::span<const double> values) 
 }
 
 bool Task::is_better(const ModelScore& score, const std::optional<ModelScore>& best) const {
-  return std::isfinite(score.loss) && (!best || text::is_better(score, *best, metrics().front().greater_is_better));
+  if (!std::isfinite(score.loss) || !best) return std::isfinite(score.loss);
+  if (std::isnan(score.value) || std::isnan(best->value)) return score.loss < best->loss;
+  return text::is_better(score, *best, metrics().front().greater_is_better);
 }
 
 std::string Task::why_undefined(const at::Tensor&) const { return ""; }

@@ -88,12 +88,13 @@ def test_a_metric_that_becomes_undefined_leaves_the_choice_to_the_dev_loss(data,
     (tmp_path / "dev.jsonl").write_text('{"text": "goal", "label": 1}\n{"text": "goal", "label": 2}\n')
     given = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl", "--task", "regression", "--metric", "pearson", "--batch-size", 4]
     done = trained(flags(data, tmp_path / "out", *given))
-    assert "warning: step 1: Pearson correlation is not defined for these predictions, so the dev loss decides\n" in done.stderr
+    assert done.stderr.count("warning: step 1: the metric pearson is undefined for the predictions on dev.") == done.stderr.count("undefined") == 1
     assert "Pearson correlation NaN" in done.stderr and "nan" not in done.stderr
     evaluations = [r for r in records(tmp_path / "out", "eval") if not r.get("final")]
     best = min(evaluations, key=lambda r: r["loss"])
     written = json.loads((tmp_path / "out/run.json").read_text())
     assert (written["best_step"], written["best_pearson"], written["best_loss"]) == (best["step"], None, best["loss"])
+    assert [warning["kind"] for warning in written["warnings"]].count("undefined_metric") == 1
     assert f"model of step {best['step']}, the best on dev with loss {best['loss']:.4f}:" in done.stdout
     trained(flags(data, tmp_path / "again", *given, "--resume", tmp_path / "out/checkpoints/step-4"))
     assert model_of(tmp_path / "again") == model_of(tmp_path / "out")

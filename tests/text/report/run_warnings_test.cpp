@@ -100,6 +100,24 @@ TEST_F(RunWarningsTest, WarnsOfALossOnDevThatRisesWhileThatOfTrainingFalls) {
   EXPECT_THAT(warnings_.end(100)[0].text, HasSubstr("rose from 0.500 (step 50) to 0.700 (step 100)"));
 }
 
+TEST_F(RunWarningsTest, WarnsOfAnUndefinedMetricOnDev) {
+  const auto evaluated = [&](double pearson, double loss = 0.5, bool is_final = false) {
+    return warnings_.eval(
+        {.step = 8, .split = "dev", .loss = loss, .metrics = {{"pearson", pearson}}, .is_final = is_final});
+  };
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(evaluated(0.2));
+  EXPECT_FALSE(evaluated(kNaN, /*loss=*/kNaN));
+  EXPECT_FALSE(evaluated(kNaN, 0.5, /*is_final=*/true));
+  const auto warning = evaluated(kNaN);
+  ASSERT_TRUE(warning);
+  EXPECT_EQ(warning->step, 8);
+  EXPECT_EQ(warning->kind, "undefined_metric");
+  EXPECT_EQ(warning->text,
+            "step 8: the metric pearson is undefined for the predictions on dev. The dev loss compares such a model "
+            "with others. If this goes on, pass another --metric.");
+}
+
 TEST_F(RunWarningsTest, WarnsOfTheKeptModelAndOfNoOther) {
   evaluate(1, 0.6, 0.4, {"anger", "joy"});
   evaluate(2, 0.6, 0.5);

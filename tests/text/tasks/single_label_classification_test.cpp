@@ -95,12 +95,15 @@ TEST(SingleLabelClassificationTest, KeepsTheLowerLossOfEqualsThenTheFirstAndNeve
   EXPECT_FALSE(task->is_better({1, kInf}, best));
 }
 
-TEST(SingleLabelClassificationTest, KeepsTheLowerLossWhereTheMetricIsNotDefined) {
+TEST(SingleLabelClassificationTest, KeepsTheLowerLossIfOneOfTwoMetricsIsUndefined) {
   const Regression task("pearson");
   EXPECT_TRUE(task.is_better({kNaN, 0.5}, std::nullopt));
   EXPECT_TRUE(task.is_better({kNaN, 0.4}, ModelScore{kNaN, 0.5}));
-  EXPECT_TRUE(task.is_better({-0.1, 0.6}, ModelScore{kNaN, 0.5}));
-  EXPECT_FALSE(task.is_better({kNaN, 0.4}, ModelScore{-0.1, 0.6}));
+  EXPECT_TRUE(task.is_better({kNaN, 0.1}, ModelScore{0.2, 2.4}));
+  EXPECT_FALSE(task.is_better({kNaN, 2.5}, ModelScore{0.2, 2.4}));
+  EXPECT_TRUE(task.is_better({-0.1, 0.4}, ModelScore{kNaN, 0.5}));
+  EXPECT_FALSE(task.is_better({0.9, 0.6}, ModelScore{kNaN, 0.5}));
+  EXPECT_TRUE(task.is_better({0.9, 0.6}, ModelScore{0.8, 0.5}));
 }
 
 TEST(SingleLabelClassificationTest, SaysWhereTheMetricThatDecidesIsNotDefined) {

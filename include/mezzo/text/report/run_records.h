@@ -67,7 +67,8 @@ struct DiagnoseRecord {
 /// A problem of the run, for its user.
 struct WarningRecord {
   int64_t step = 0;  ///< at which it showed; 0: known at the end of the run, and dropped when the run is extended
-  /// "diverged": the loss is inf, NaN or far above its start. "loss_rises": the training loss rose. "overfits": the
+  /// "diverged": the loss is inf, NaN or far above its start. "undefined_metric": the dev loss decided, as the metric
+  /// that decides was NaN. "loss_rises": the training loss rose. "overfits": the
   /// loss on dev rose while that of training fell. "never_predicted": labels of dev texts that the kept model predicts
   /// for none. "majority_baseline": its accuracy on dev is not above that of the most frequent label.
   std::string kind;

@@ -174,8 +174,8 @@ class Task {
   /// The change of a trained model's outputs that fits its scores to texts that it was not trained on.
   /// @param outputs, targets  as of evaluate().
   virtual Tuning tune(const at::Tensor& outputs, const at::Tensor& targets) const;
-  /// Whether a model with `score`, by the first of metrics(), is to be kept in place of one with `best`; nullopt: of
-  /// none. One whose loss is not finite never is.
+  /// Whether to keep a model with `score`, by the first of metrics(), in place of one with `best`; nullopt: there is
+  /// none. If one of the two values is NaN, the lower loss decides. A model with a loss of inf or NaN is never kept.
   bool is_better(const ModelScore& score, const std::optional<ModelScore>& best) const;
 
   /// One for each row of `outputs`, float32 on CPU and finite.
