@@ -28,6 +28,8 @@ class Hub:
     models: dict = field(default_factory=dict)
     requests: list = field(default_factory=list)  # (server, method, path, token, range)
     is_down: bool = False
+    refusals: list = field(default_factory=list)  # (server, status, headers), each for one request
+    refused_token: str | None = None
     # What the server of large files does.
     breaks_after: int | None = None  # bytes, once
     has_ranges: bool = True
@@ -82,6 +84,11 @@ def handler(hub, server):
             hub.requests.append((server, self.command, path, token, self.headers.get("Range")))
             if hub.is_down:
                 return self.answer(503)
+            if hub.refusals and hub.refusals[0][0] == server:
+                _, status, headers = hub.refusals.pop(0)
+                return self.answer(status, **headers)
+            if token and token == f"Bearer {hub.refused_token}":
+                return self.answer(401, X_Error_Message="Invalid credentials in Authorization header")
             if server == "cdn":
                 return self.send_large(path)
             found = re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)/(?:revision/(?P<a>.+)|tree/(?P<b>[^/]+))|/(?P<name>[^/]+(?:/[^/]+)?)/resolve/(?P<c>[^/]+)/(?P<file>.+)"

@@ -35,7 +35,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCommitDigits = "0123456789abcdef";
-constexpr const char *kWeights = "model.safetensors", *kIndex = "model.safetensors.index.json";
 /// Files of a tokenizer that tokenizer.json takes the place of.
 constexpr const char* kVocabularies[] = {"vocab.txt", "vocab.json",     "merges.txt", "sentencepiece.bpe.model",
                                          "spm.model", "tokenizer.model"};
@@ -75,9 +74,16 @@ std::string read_word(const fs::path& file) {
   return text;
 }
 
-std::string hub_token() {
-  const std::string token = variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"});
-  return token.empty() ? read_word(folder_variable({"HF_TOKEN_PATH"}, hf_home() / "token")) : token;
+struct HubToken {
+  std::string text, source;  // empty for none; the variable or file that holds it
+};
+
+HubToken hub_token() {
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (const std::string token = variable({name}); !token.empty()) return {token, name};
+  }
+  const fs::path file = folder_variable({"HF_TOKEN_PATH"}, hf_home() / "token");
+  return {read_word(file), file.string()};
 }
 
 bool is_commit(std::string_view text) {
@@ -117,8 +123,8 @@ bool is_complete(const fs::path& snapshot, ModelFiles files) {
   const auto has = [&](const std::string& name) { return fs::exists(snapshot / name, none); };
   const bool has_tokenizer = has("tokenizer.json") || std::ranges::any_of(kVocabularies, has);
   if (!has("config.json") || !has_tokenizer) return false;
-  if (files == ModelFiles::kTokenizer || has(kWeights)) return true;
-  return has(kIndex) && std::ranges::all_of(shards_of(snapshot / kIndex), has);
+  if (files == ModelFiles::kTokenizer || has(kWeightsFile)) return true;
+  return has(kWeightsIndexFile) && std::ranges::all_of(shards_of(snapshot / kWeightsIndexFile), has);
 }
 
 /// A lock on a file, as Python's filelock has it: processes wait for each other.
@@ -142,7 +148,7 @@ UniqueFd lock_file(const fs::path& path, const std::function<bool()>& stop_reque
 class Download {
  public:
   Download(const ModelId& id, const HubOptions& options)
-      : id_(id), options_(options), client_(endpoint_, hub_token(), options.stop_requested) {}
+      : id_(id), options_(options), client_(endpoint_, token_.text, options.stop_requested) {}
 
   /// The newest commit of the revision, and the names of its files.
   std::string look_up() {
@@ -163,14 +169,15 @@ class Download {
     std::set<std::string> small(std::begin(kSmallFiles), std::end(kSmallFiles));
     if (!names_.contains("tokenizer.json")) small.insert(std::begin(kVocabularies), std::end(kVocabularies));
     std::erase_if(small, [&](const std::string& name) { return !names_.contains(name); });
-    const bool has_index = !names_.contains(kWeights) && names_.contains(kIndex);
+    const bool has_index = !names_.contains(kWeightsFile) && names_.contains(kWeightsIndexFile);
     const bool is_adapter = small.contains("adapter_config.json") && !small.contains("config.json");
     const bool needs_weights = options_.files == ModelFiles::kAll && !is_adapter;
-    TORCH_CHECK_VALUE(!needs_weights || has_index || names_.contains(kWeights), id_.name, ": ",
+    TORCH_CHECK_VALUE(!needs_weights || has_index || names_.contains(kWeightsFile), id_.name, ": ",
                       why_no_weights(names_, id_.name));
-    if (needs_weights && has_index) small.insert(kIndex);
+    if (needs_weights && has_index) small.insert(kWeightsIndexFile);
     fetch(small);
-    if (needs_weights) fetch(has_index ? shards_of(snapshot() / kIndex) : std::vector<std::string>{kWeights});
+    if (needs_weights)
+      fetch(has_index ? shards_of(snapshot() / kWeightsIndexFile) : std::vector<std::string>{kWeightsFile});
     if (!is_commit(id_.revision)) {
       const fs::path ref = id_.folder / "refs" / id_.revision;
       make_folders(ref.parent_path());
@@ -198,18 +205,30 @@ class Download {
   /// Says what a status means to the user.
   void check(int64_t status, const std::map<std::string, std::string>& headers) const {
     if (status >= 200 && status < 400) return;
-    const auto found = headers.find("x-error-code");
-    const std::string code = found == headers.end() ? "" : found->second;
-    const std::string page = endpoint_ + "/" + id_.name;
+    const auto header = [&](const char* name) {
+      const auto found = headers.find(name);
+      return found == headers.end() ? "" : found->second;
+    };
+    const std::string code = header("x-error-code"), page = endpoint_ + "/" + id_.name;
+    const bool is_token_wrong =
+        status == 401 && !token_.text.empty() &&
+        (code != "RepoNotFound" || header("x-error-message").starts_with("Invalid credentials"));
+    TORCH_CHECK_VALUE(!is_token_wrong, id_.name, ": ", endpoint_, " refuses the token of ", token_.source,
+                      ". Renew the token, or remove it if the model is public");
     TORCH_CHECK_VALUE(code != "RevisionNotFound", id_.name, ": has no revision '", id_.revision, "'. See ", page,
                       "/tree/main");
     TORCH_CHECK_VALUE(status != 403 && code != "GatedRepo", id_.name, ": access is restricted. Accept the terms at ",
                       page, ", and set HF_TOKEN to a token of your account");
     TORCH_CHECK_VALUE(status != 401 && status != 404, id_.name, ": there is no such folder, and ", endpoint_,
                       " has no such model. ",
-                      hub_token().empty() ? "If it is private, set HF_TOKEN." : "If it is private, check HF_TOKEN.",
+                      token_.text.empty() ? "If it is private, set HF_TOKEN." : "If it is private, check HF_TOKEN.",
                       did_you_mean_file(id_.name));
-    throw HubUnreachable(fmt::format("{} answered with status {}", endpoint_, status));
+    const std::string seconds = header("retry-after");
+    const std::string later = seconds.empty() ? "later" : fmt::format("in {} seconds", seconds);
+    throw HubUnreachable(status == 429
+                             ? fmt::format("{} limits requests (status 429). Try again {}{}", endpoint_, later,
+                                           token_.text.empty() ? ", or set HF_TOKEN" : "")
+                             : fmt::format("{} answered with status {}. Try again {}", endpoint_, status, later));
   }
 
   File describe(const std::string& name) {
@@ -288,6 +307,7 @@ class Download {
   }();
   ModelId id_;
   HubOptions options_;
+  HubToken token_ = hub_token();
   HubClient client_;
   std::string commit_;
   std::set<std::string> names_;
@@ -319,11 +339,10 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
   try {
     download.look_up();
   } catch (const HubUnreachable& error) {
-    TORCH_CHECK_VALUE(is_cached, name,
-                      ": there is no such folder, and the Hugging Face Hub cannot be reached: ", error.what(),
-                      ". Check the network, HTTPS_PROXY and HF_ENDPOINT.", did_you_mean_file(name));
-    TORCH_WARN(name, ": the Hugging Face Hub cannot be reached (", error.what(), "), so the cached commit ", commit,
-               " is used");
+    TORCH_CHECK_VALUE(is_cached, name, ": there is no such folder, and ", error.what(), ".", did_you_mean_file(name));
+    if (variable({"RANK"}, "0") == "0") {
+      TORCH_WARN(name, ": ", error.what(), ". The cached commit ", commit, " is used");
+    }
     return snapshot;
   }
   try {

@@ -7,6 +7,7 @@
 #include <openssl/evp.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <chrono>
@@ -27,7 +28,9 @@ namespace mezzo::text {
 namespace {
 
 constexpr int kMostRedirects = 10;
-constexpr int kMostRetries = 5;                 // of a download, each time that it got no further
+constexpr int kMostTries = 5;        // of a request; a download starts anew whenever bytes come
+constexpr double kLongestWait = 10;  // seconds before the next try
+constexpr const char* kStopped = "the download was stopped; the same command resumes it";
 constexpr size_t kMostText = size_t{32} << 20;  // bytes of an answer that is kept in memory
 
 int64_t status_of(CURL* curl) {
@@ -37,6 +40,9 @@ int64_t status_of(CURL* curl) {
 }
 
 bool is_redirect(int64_t status) { return status >= 300 && status < 400; }
+
+/// The server has too much to do, or is restarted.
+bool is_temporary(int64_t status) { return status == 429 || status >= 500; }
 
 /// Where the content of an answer goes; false ends the transfer.
 using Sink = std::function<bool(int64_t status, std::string_view piece)>;
@@ -91,8 +97,7 @@ struct HubClient::Connection {
       sink = &to;
       *error = '\0';
       const CURLcode code = curl_easy_perform(handle);
-      if (code == CURLE_ABORTED_BY_CALLBACK)
-        throw DownloadStopped("the download was stopped; the same command resumes it");
+      if (code == CURLE_ABORTED_BY_CALLBACK) throw DownloadStopped(kStopped);
       const char* next = nullptr;
       answer.status = status_of(handle);
       curl_easy_getinfo(handle, CURLINFO_REDIRECT_URL, &next);
@@ -118,7 +123,26 @@ struct HubClient::Connection {
     return size;
   }
 
-  std::string why(CURLcode code) const { return *error != '\0' ? error : curl_easy_strerror(code); }
+  HubUnreachable unreachable(CURLcode code) const {
+    return HubUnreachable(
+        fmt::format("the Hugging Face Hub cannot be reached: {}. Check the network, HTTPS_PROXY and HF_ENDPOINT",
+                    *error != '\0' ? error : curl_easy_strerror(code)));
+  }
+
+  /// Waits before the next try, for as long as the server asks to. Returns false if there should be none.
+  bool wait(int tries, const Answer& answer) const {
+    const auto asked = answer.headers.find("retry-after");
+    const double least = 0.1 * (1 << tries);
+    const double seconds =
+        asked == answer.headers.end() ? least : std::max(least, std::strtod(asked->second.c_str(), nullptr));
+    if (tries == kMostTries || !(seconds <= kLongestWait)) return false;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (std::chrono::steady_clock::now() < end) {
+      if (stop_requested && stop_requested()) throw DownloadStopped(kStopped);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return true;
+  }
 
   struct Free {
     void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
@@ -138,14 +162,16 @@ HubClient::HubClient(std::string endpoint, std::string token, std::function<bool
 HubClient::~HubClient() = default;
 
 HubClient::Answer HubClient::ask(const std::string& path, bool is_head) {
-  Answer answer;
-  const CURLcode code =
-      connection_->request(endpoint_ + path, is_head, 0, answer, [&](int64_t, std::string_view piece) {
-        answer.body += piece;
-        return answer.body.size() <= kMostText;
-      });
-  if (code != CURLE_OK) throw HubUnreachable(connection_->why(code));
-  return answer;
+  for (int tries = 1;; ++tries) {
+    Answer answer;
+    const CURLcode code =
+        connection_->request(endpoint_ + path, is_head, 0, answer, [&](int64_t, std::string_view piece) {
+          answer.body += piece;
+          return answer.body.size() <= kMostText;
+        });
+    if (code != CURLE_OK) throw connection_->unreachable(code);
+    if (!is_temporary(answer.status) || !connection_->wait(tries, answer)) return answer;
+  }
 }
 
 int64_t HubClient::download(const std::string& path,
@@ -158,7 +184,7 @@ int64_t HubClient::download(const std::string& path,
   };
   if (descriptor.get() < 0) fail(errno);
   int64_t bytes = ::lseek(descriptor.get(), 0, SEEK_END);
-  for (int retries = 0;;) {
+  for (int tries = 0;;) {
     const int64_t before = bytes;
     int write_error = 0;
     bool has_begun = false;
@@ -182,14 +208,13 @@ int64_t HubClient::download(const std::string& path,
         });
     if (write_error != 0) fail(write_error);
     constexpr int64_t kNothingLeft = 416;  // the file was whole before
-    if (code == CURLE_OK || answer.status == kNothingLeft) {
-      const bool is_whole = answer.status == 200 || answer.status == 206 || answer.status == kNothingLeft;
-      if (const int error = is_whole ? flush_to_disk(descriptor.get()) : 0; error != 0) fail(error);
-      return is_whole ? 200 : answer.status;
-    }
-    retries = bytes > before ? 0 : retries + 1;
-    if (retries == kMostRetries) throw HubUnreachable(connection_->why(code));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200) * retries);
+    tries = bytes > before ? 0 : tries + 1;
+    const bool has_failed = code != CURLE_OK && answer.status != kNothingLeft;
+    if ((has_failed || is_temporary(answer.status)) && connection_->wait(tries, answer)) continue;
+    if (has_failed) throw connection_->unreachable(code);
+    const bool is_whole = answer.status == 200 || answer.status == 206 || answer.status == kNothingLeft;
+    if (const int error = is_whole ? flush_to_disk(descriptor.get()) : 0; error != 0) fail(error);
+    return is_whole ? 200 : answer.status;
   }
 }
 

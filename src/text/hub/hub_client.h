@@ -10,12 +10,13 @@
 
 namespace mezzo::text {
 
-/// The server did not answer; a cached model may do.
+/// The server does not answer, or has too much to do; a cached model may do. The message says what to do.
 struct HubUnreachable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// HTTP requests to a hub. Not thread-safe.
+/// HTTP requests to a hub. Requests that are answered with status 429 or 5xx are tried up to five times, after the time
+/// that the server asks to wait. Not thread-safe.
 class HubClient {
  public:
   struct Answer {
@@ -34,7 +35,7 @@ class HubClient {
   /// @param is_head  asks for headers alone, and follows redirects within the endpoint alone.
   /// @throws HubUnreachable, DownloadStopped
   Answer ask(const std::string& path, bool is_head = false);
-  /// Appends to `file` what it lacks of the file at `path`, and tries again if the connection breaks.
+  /// Appends to `file` what it lacks of the file at `path`. Tries again if the connection breaks, too.
   /// @param progress  gets the bytes that are in the file.
   /// @return the status; 200 once the file is whole, as far as the server says.
   /// @throws c10::Error  naming `file` if it cannot be written; HubUnreachable, DownloadStopped

@@ -21,13 +21,11 @@ namespace {
 
 using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 
-constexpr const char *kWeightsFile = "model.safetensors", *kIndexFile = "model.safetensors.index.json";
-
 /// The tensors of a folder by their names, in one file or in several.
 struct StoredWeights {
   StoredWeights(const std::filesystem::path& folder, SafetensorsReader::Access access) {
     const auto paths = weight_files(folder);
-    path = (paths.size() == 1 ? paths.front() : folder / kIndexFile).string();
+    path = (paths.size() == 1 ? paths.front() : folder / kWeightsIndexFile).string();
     for (const auto& file : paths) {
       const SafetensorsReader reader(file, access);
       for (const std::string& name : reader.names()) {
@@ -151,11 +149,11 @@ std::vector<std::filesystem::path> weight_files(const std::filesystem::path& fol
   std::error_code error;
   if (std::filesystem::exists(folder / kWeightsFile, error)) return {folder / kWeightsFile};
   std::vector<std::filesystem::path> files;
-  if (std::filesystem::exists(folder / kIndexFile, error)) {
-    for (const std::string& name : shards_of(folder / kIndexFile)) {
+  if (std::filesystem::exists(folder / kWeightsIndexFile, error)) {
+    for (const std::string& name : shards_of(folder / kWeightsIndexFile)) {
       files.push_back(folder / name);
       TORCH_CHECK_VALUE(std::filesystem::exists(files.back(), error) || error, files.back().string(),
-                        ": is missing, and ", kIndexFile, " names it. Copy or download the model again");
+                        ": is missing, and ", kWeightsIndexFile, " names it. Copy or download the model again");
     }
     return files;
   }
@@ -265,13 +263,17 @@ LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& f
               });
 }
 
+at::Tensor rescale_outputs(const OutputScaling& scaling, const at::Tensor& outputs) {
+  const at::Tensor scaled = outputs.to(at::kDouble) * scaling.factor;
+  return (scaling.shift.defined() ? scaled + scaling.shift.to(outputs.device()) : scaled).to(at::kFloat);
+}
+
 void rescale_outputs(const OutputScaling& scaling, std::string_view layer, std::map<std::string, at::Tensor> tensors) {
   const at::NoGradGuard no_grad;
   at::Tensor& weight = tensors.at(fmt::format("{}.weight", layer));
   at::Tensor& bias = tensors.at(fmt::format("{}.bias", layer));
   weight.copy_(weight.to(at::kDouble) * scaling.factor);
-  const at::Tensor scaled = bias.to(at::kDouble) * scaling.factor;
-  bias.copy_(scaling.shift.defined() ? scaled + scaling.shift.to(bias.device()) : scaled);
+  bias.copy_(rescale_outputs(scaling, bias));
 }
 
 std::string rescale_outputs(const OutputScaling& scaling, std::string_view layer, const std::filesystem::path& folder) {

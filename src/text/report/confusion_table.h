@@ -17,8 +17,8 @@ std::string render_confusion(const std::vector<std::vector<int64_t>>& counts,
 std::string render_most_confused(const std::vector<std::vector<int64_t>>& counts,
                                  const std::vector<std::string>& label_names);
 
-/// Support, precision, recall and F1 of each label, with bars, and what the commonest one alone would be worth. Of more
-/// than 60 labels those of the lowest F1. Empty where nothing was counted.
+/// Support, precision, recall and F1 of each label, with bars. Of more than 60 labels, the 60 with the lowest F1. Empty
+/// if nothing was counted.
 std::string render_labels(const std::vector<std::vector<int64_t>>& counts, const std::vector<std::string>& label_names);
 
 }  // namespace mezzo::text

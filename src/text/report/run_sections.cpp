@@ -18,7 +18,9 @@ namespace mezzo::text {
 namespace {
 
 constexpr size_t kMostSkipped = 100;  // rows of the table
+constexpr size_t kMostTrainingLabels = 60;    // of the training data
 constexpr size_t kTextColumns = 300;  // of a text, behind which it is cut
+constexpr std::string_view kWarning = "warning: ";
 
 std::string cut(const std::string& text) {
   const std::string line = printable(text);
@@ -49,6 +51,42 @@ std::string cause_of(const std::vector<StepRecord>& steps, size_t i) {
   return std::none_of(begin, step, is_taken)
              ? "the scale that the run begins with was too high for its gradients"
              : "the scale was too high: gradients overflowed, and with a lower one they did not";
+}
+
+using NamedCounts = std::vector<std::pair<std::string, int64_t>>;
+
+/// The counts with bars, the largest as wide as its cell, and their shares of `total`.
+std::string count_table(const std::string& title,
+                        const std::string& name,
+                        const NamedCounts& counts,
+                        const std::string& unit,
+                        int64_t total) {
+  const int64_t most = std::ranges::max(counts, {}, &NamedCounts::value_type::second).second;
+  const auto share = [](int64_t part, int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
+  };
+  std::string rows;
+  for (const auto& [what, count] : counts) {
+    rows += "<tr><th scope=\"row\">" + escape_html(what) + "</th>" + bar_cell(share(count, most), format_count(count)) +
+            "<td>" + format_share(share(count, total)) + "</td></tr>\n";
+  }
+  return "<section><h3>" + title + "</h3>" + scroll_region(title) +
+         table_head({name, unit, "share"}, "pairs labels wide") + rows + "</tbody></table></div></section>\n";
+}
+
+/// In at most twelve classes of equal width.
+NamedCounts histogram(const std::vector<int64_t>& lengths) {
+  constexpr int64_t kMostBins = 12;
+  const int64_t longest = std::ranges::max(lengths);
+  int64_t width = 1;
+  while (width * kMostBins <= longest) width *= 2;
+  NamedCounts counts;
+  for (int64_t bin = 0; bin * width <= longest; ++bin) {
+    counts.emplace_back(width == 1 ? std::to_string(bin) : fmt::format("{} to {}", bin * width, (bin + 1) * width - 1),
+                        0);
+  }
+  for (const int64_t length : lengths) ++counts[static_cast<size_t>(length / width)].second;
+  return counts;
 }
 
 }  // namespace
@@ -121,12 +159,6 @@ std::string render_skipped(const ReportInput& input) {
                      "names the op and the gradients that overflow.</p>");
 }
 
-namespace {
-
-constexpr std::string_view kWarning = "warning: ";
-
-}  // namespace
-
 std::string render_warnings(const ReportInput& input) {
   std::string items;
   const auto add = [&](std::string_view text) { items += "<li>" + escape_with_flags(text) + "</li>\n"; };
@@ -147,63 +179,25 @@ std::string render_notes(const ReportInput& input) {
   return items.empty() ? "" : section("Notes", "<div class=\"card\"><ul class=\"notes\">\n" + items + "</ul></div>");
 }
 
-namespace {
-
-using NamedCounts = std::vector<std::pair<std::string, int64_t>>;
-
-/// The counts with bars, the largest as wide as its cell.
-std::string count_table(const std::string& title,
-                        const std::string& name,
-                        const NamedCounts& counts,
-                        const std::string& of) {
-  int64_t most = 1, all = 0;
-  for (const auto& [what, count] : counts) {
-    most = std::max(most, count);
-    all += count;
-  }
-  std::string rows;
-  for (const auto& [what, count] : counts) {
-    rows += "<tr><th scope=\"row\">" + escape_html(what) + "</th>" +
-            bar_cell(static_cast<double>(count) / static_cast<double>(most), format_count(count)) + "<td>" +
-            format_share(static_cast<double>(count) / static_cast<double>(std::max<int64_t>(all, 1))) + "</td></tr>\n";
-  }
-  return "<section><h3>" + title + "</h3>" + scroll_region(title) +
-         table_head({name, of, "share"}, "pairs labels wide") + rows + "</tbody></table></div></section>\n";
-}
-
-/// In at most twelve classes of equal width.
-NamedCounts histogram(const std::vector<int64_t>& lengths) {
-  constexpr int64_t kMostBins = 12;
-  const int64_t longest = std::ranges::max(lengths);
-  int64_t width = 1;
-  while (width * kMostBins <= longest) width *= 2;
-  NamedCounts counts;
-  for (int64_t bin = 0; bin * width <= longest; ++bin) {
-    counts.emplace_back(width == 1 ? std::to_string(bin) : fmt::format("{} to {}", bin * width, (bin + 1) * width - 1),
-                        0);
-  }
-  for (const int64_t length : lengths) ++counts[static_cast<size_t>(length / width)].second;
-  return counts;
-}
-
-}  // namespace
-
 std::string render_training_data(const ReportInput& input) {
-  constexpr size_t kMostLabels = 60;
   NamedCounts labels;
   for (size_t i = 0; i < input.train_counts.size(); ++i) {
     labels.emplace_back(i < input.label_names.size() ? input.label_names[i] : std::to_string(i), input.train_counts[i]);
   }
   std::ranges::stable_sort(labels, std::ranges::greater(), &NamedCounts::value_type::second);
   std::string body;
-  if (labels.size() > kMostLabels) {
-    body = fmt::format("<p class=\"unit\">The {} most frequent of {} labels.</p>", kMostLabels, labels.size());
-    labels.resize(kMostLabels);
+  if (labels.size() > kMostTrainingLabels) {
+    body = fmt::format("<p class=\"unit\">The {} most frequent of {} labels.</p>", kMostTrainingLabels, labels.size());
+    labels.resize(kMostTrainingLabels);
   }
   std::string tables;
-  if (!labels.empty()) tables += count_table("Training labels", "label", labels, "texts");
-  if (!input.train_lengths.empty())
-    tables += count_table("Text lengths", "tokens", histogram(input.train_lengths), "texts");
+  const int64_t texts = std::ssize(input.train_lengths);
+  if (!labels.empty()) {
+    const auto& counts = input.train_counts;
+    tables += count_table("Training labels", "label", labels, input.labels_words ? "words" : "texts",
+                          input.labels_words ? std::accumulate(counts.begin(), counts.end(), int64_t{0}) : texts);
+  }
+  if (texts > 0) tables += count_table("Text lengths", "tokens", histogram(input.train_lengths), "texts", texts);
   return tables.empty() ? "" : section("Training data", body + "<div class=\"columns\">\n" + tables + "</div>");
 }
 

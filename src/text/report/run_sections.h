@@ -16,7 +16,7 @@ std::string render_skipped(const ReportInput& input);
 /// The warnings of the run, and on its data.
 std::string render_warnings(const ReportInput& input);
 
-/// The texts of each label, and a histogram of the lengths of texts.
+/// The texts, or words, of each label, and a histogram of the lengths of texts.
 std::string render_training_data(const ReportInput& input);
 
 /// The notes on data and model that are no warnings.

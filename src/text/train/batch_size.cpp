@@ -51,50 +51,6 @@ int64_t ranks_of_host(const Ranks& ranks) {
   return ranks.group() == nullptr ? 1 : ranks.group()->environment().local_world_size;
 }
 
-}  // namespace
-
-BatchSizeChoice choose_batch_size(const TrainConfig& config,
-                                  const RunSetup& setup,
-                                  const Ranks& ranks,
-                                  const MachineMemory& memory) {
-  const auto order = longest_first(setup.train);
-  const int64_t longest = setup.train.longest(order.front());
-  const auto estimate = [&](int64_t texts) {
-    const auto worst = std::span(order).first(texts);
-    const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), *config.max_length);
-    const auto needed = estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
-    return needed.total + (setup.device.is_cpu() ? needed.checkpoint / ranks_of_host(ranks) : 0);
-  };
-  const int64_t share = setup.device.is_cpu() ? memory.available / ranks_of_host(ranks) : memory.available;
-  const auto reserve = std::max(static_cast<int64_t>(kReserve * static_cast<double>(share)), kLeastReserve);
-  // The weights are there already.
-  const int64_t room = share - reserve + kFloatBytes * count_parameters(*setup.model);
-
-  const int64_t shares = config.shares > 0 ? config.shares : ranks.size();
-  const double rows = mean_rows(config, setup.train, order) * static_cast<double>(shares);
-  const auto cap = std::max(static_cast<int64_t>(static_cast<double>(kMaxAutoTokens) / rows), int64_t{1});
-  const int64_t all = (std::ssize(order) + shares - 1) / shares;
-  const int64_t most = std::min(cap, all);
-  TORCH_CHECK_VALUE(
-      estimate(1) <= room,
-      fmt::format(
-          "--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
-          "spare; pass --gradient-checkpointing or a shorter --max-length, --save-minutes 0, which needs no copies for "
-          "checkpoints, or a number to try all the same",
-          longest, gigabytes(estimate(1)), memory.source, gigabytes(room)));
-  int64_t texts = 1, too_many = most + 1;
-  while (too_many - texts > 1) {
-    const int64_t middle = texts + (too_many - texts) / 2;
-    (estimate(middle) <= room ? texts : too_many) = middle;
-  }
-  const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
-  return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",
-                             counted(texts, "text"), static_cast<double>(texts) * rows,
-                             shares > 1 ? " with all shares" : "", limit, memory.source, gigabytes(share))};
-}
-
-namespace {
-
 /// What an earlier life of the run says of a setting that was chosen when it began; nullopt where it does not.
 std::optional<int64_t> number_of(const RunIdentity::Values& before, const char* name) {
   const auto found = before.find(name);
@@ -108,23 +64,12 @@ std::optional<int64_t> number_of(const RunIdentity::Values& before, const char* 
   return number;
 }
 
-}  // namespace
-
-void keep_chosen(TrainConfig& config, const RunIdentity::Values& before) {
-  if (config.shares == 0) config.shares = number_of(before, "shares").value_or(0);
-  if (!config.batch_size) config.batch_size = number_of(before, "batch-size");
-}
-
-namespace {
-
 /// Numbers for the batch size and the shares.
 void choose_numbers(TrainConfig& config, RunSetup& setup, const Ranks& ranks, const RunIdentity::Values& before) {
-  const bool is_auto = !config.batch_size;
+  const bool is_auto = !config.batch_size, are_shares_auto = config.shares == 0;
   keep_chosen(config, before);
-  if (config.shares == 0) {
-    config.shares = ranks.size();
-    if (config.shares == 1) setup.automatic.emplace("shares");
-  }
+  if (config.shares == 0) config.shares = ranks.size();
+  if (are_shares_auto && config.shares == 1) setup.automatic.emplace("shares");
   TORCH_CHECK_VALUE(config.shares <= std::max<int64_t>(std::ssize(setup.train.ids), ranks.size()), "--shares is ",
                     config.shares, ", of ", counted(std::ssize(setup.train.ids), "training text"),
                     ": there would be none for some; make it less");
@@ -152,6 +97,51 @@ void choose_numbers(TrainConfig& config, RunSetup& setup, const Ranks& ranks, co
 }
 
 }  // namespace
+
+BatchSizeChoice choose_batch_size(const TrainConfig& config,
+                                  const RunSetup& setup,
+                                  const Ranks& ranks,
+                                  const MachineMemory& memory) {
+  const auto order = longest_first(setup.train);
+  const int64_t longest = setup.train.longest(order.front());
+  const auto estimate = [&](int64_t texts) {
+    const auto worst = std::span(order).first(texts);
+    const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), *config.max_length);
+    const auto needed = estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
+    return needed.total + (setup.device.is_cpu() ? needed.checkpoint / ranks_of_host(ranks) : 0);
+  };
+  const int64_t share = setup.device.is_cpu() ? memory.available / ranks_of_host(ranks) : memory.available;
+  const auto reserve = std::max(static_cast<int64_t>(kReserve * static_cast<double>(share)), kLeastReserve);
+  // The weights are there already.
+  const int64_t room = share - reserve + kFloatBytes * count_parameters(*setup.model);
+
+  const int64_t shares = config.shares > 0 ? config.shares : ranks.size();
+  const double rows = mean_rows(config, setup.train, order) * static_cast<double>(shares);
+  const auto cap = std::max(static_cast<int64_t>(static_cast<double>(kMaxAutoTokens) / rows), int64_t{1});
+  const int64_t all = (std::ssize(order) + shares - 1) / shares;
+  const int64_t most = std::min(cap, all);
+  TORCH_CHECK_VALUE(
+      estimate(1) <= room,
+      fmt::format("--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
+                  "spare. Pass --gradient-checkpointing, a shorter --max-length, or --save-minutes 0, which needs no "
+                  "copies for "
+                  "checkpoints. A number in place of auto skips this check",
+                  longest, gigabytes(estimate(1)), memory.source, gigabytes(room)));
+  int64_t texts = 1, too_many = most + 1;
+  while (too_many - texts > 1) {
+    const int64_t middle = texts + (too_many - texts) / 2;
+    (estimate(middle) <= room ? texts : too_many) = middle;
+  }
+  const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
+  return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",
+                             counted(texts, "text"), static_cast<double>(texts) * rows,
+                             shares > 1 ? " with all shares" : "", limit, memory.source, gigabytes(share))};
+}
+
+void keep_chosen(TrainConfig& config, const RunIdentity::Values& before) {
+  if (config.shares == 0) config.shares = number_of(before, "shares").value_or(0);
+  if (!config.batch_size) config.batch_size = number_of(before, "batch-size");
+}
 
 TrainConfig with_batch_size(TrainConfig config,
                             RunSetup& setup,

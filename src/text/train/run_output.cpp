@@ -7,10 +7,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -19,7 +17,6 @@
 #include <utility>
 
 #include "kernels/describe_device.h"
-#include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/io/standard_output.h"
@@ -28,6 +25,7 @@
 #include "text/io/printable.h"
 #include "text/io/words.h"
 #include "text/train/run_identity.h"
+#include "text/train/run_report.h"
 
 namespace mezzo::text {
 namespace {
@@ -57,118 +55,12 @@ Json settings_to_json(const TrainConfig& config) {
   return settings;
 }
 
-/// The last part of a path, and with `parents` those before it: "train.json" alone says little.
-std::string tail_of(const fs::path& path, int parents) {
-  fs::path whole = fs::absolute(path).lexically_normal();
-  if (!whole.has_filename()) {  // "model/"
-    whole = whole.parent_path();
-  }
-  fs::path tail = whole.filename();
-  for (; parents > 0 && whole.parent_path().has_filename(); --parents) {
-    whole = whole.parent_path();
-    tail = whole.filename() / tail;
-  }
-  return tail.string();
-}
-
-/// What is trained on what.
-std::string title_of(const TrainConfig& config) {
-  const std::string model = config.model.empty() ? "Fresh weights of " + tail_of(config.model_config, /*parents=*/1)
-                                                 : tail_of(hub_name(config.model), /*parents=*/0);
-  return model + " trained on " + tail_of(config.train.front(), /*parents=*/1) +
-         (config.train.size() > 1 ? fmt::format(" and {}", counted(std::ssize(config.train) - 1, "more file")) : "");
-}
-
-/// As a shell reads it.
-std::string quoted(const std::string& argument) {
-  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./=:,@%+-", c) != nullptr; };
-  if (!argument.empty() && std::ranges::all_of(argument, is_plain)) return argument;
-  std::string text = "'";
-  for (const char c : argument) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
-/// The command that trains the same model.
-std::string train_command(const TrainConfig& config, const ReportInput::Pairs& defaults) {
-  std::string command = "mezzo train";
-  const auto settings = settings_to_json(config);
-  for (const auto& item : settings.items()) {
-    const std::string& name = item.key();
-    const Json& value = item.value();
-    const auto is_same = [&](const auto& setting) { return setting.first == name && value == Json(setting.second); };
-    if (std::ranges::any_of(defaults, is_same)) continue;
-    command += " --" + name;
-    if (value == "true") continue;
-    if (!value.is_array()) command += " " + quoted(value.get<std::string>());
-    for (const auto& file : value.is_array() ? value : Json::array()) command += " " + quoted(file.get<std::string>());
-  }
-  return command;
-}
-
-/// What to do with the model in `folder`.
-ReportInput::Pairs model_commands(const std::string& folder, bool labels_words, bool reads_pairs) {
-  const std::string text = reads_pairs ? R"({"text": "it rains", "text_pair": "take a coat"})" : R"("it rains")";
-  const std::string pipe = fmt::format(
-      "from transformers import pipeline\nmodel = pipeline(\"{}-classification\", {}, {})\n"
-      "print(model({}))",
-      labels_words ? "token" : "text", Json(folder).dump(),
-      labels_words ? "aggregation_strategy=\"simple\"" : "top_k=None", text);
-  return {{"Label a text", fmt::format("mezzo predict --model {} --text 'it rains'{}", quoted(folder),
-                                       reads_pairs ? " --text-pair 'take a coat'" : "")},
-          {"Label a file", fmt::format("mezzo predict --model {} --data texts.csv --output labels.{}", quoted(folder),
-                                       labels_words ? "jsonl" : "csv")},
-          {"Serve the model", fmt::format("mezzo serve --model {}", quoted(folder))},
-          {"Python, with transformers", pipe}};
-}
-
-/// How many texts, or words, have each label. Empty if labels are numbers.
-std::vector<int64_t> counts_of_labels(const at::Tensor& targets, int64_t num_labels) {
-  if (!targets.defined() || (targets.is_floating_point() && targets.dim() != 2)) return {};
-  const auto ids = targets.flatten().to(at::kLong);
-  const auto counts = targets.is_floating_point() ? targets.sum(0).to(at::kLong)
-                                                  : at::bincount(ids.masked_select(ids.ge(0)), {}, num_labels);
-  return {counts.const_data_ptr<int64_t>(), counts.const_data_ptr<int64_t>() + counts.numel()};
-}
-
 /// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without what they have in common.
 std::string period(std::time_t begin, std::time_t end) {
   const std::string first = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(begin));
   const std::string last = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(end));
   const bool same_day = first.substr(0, first.find(' ')) == last.substr(0, last.find(' '));
   return first + (first == last ? "" : " to " + (same_day ? last.substr(last.find(' ') + 1) : last)) + " UTC";
-}
-
-/// Of the texts that the model was measured on at last: nullopt where they are not known.
-std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& setup) {
-  const bool is_test = !setup.test.ids.empty();
-  const auto row = static_cast<size_t>(mistake.row);
-  MisreadText misread{"", mistake.label, mistake.predicted, mistake.score};
-  const RowPlaces& places = is_test ? setup.test_places : setup.dev_places;
-  if (row < places.lines.size()) misread.place = places.at(row);
-  if (mistake.token < 0) {
-    const auto& texts = is_test ? setup.test_texts : setup.dev_texts;
-    if (row >= texts.size()) {
-      return std::nullopt;
-    }
-    misread.text = texts[row];
-    return misread;
-  }
-  constexpr size_t kWordsAround = 8, kColumnsOfWord = 40;
-  const auto& words = (is_test ? setup.test_words : setup.dev_words).at(row);
-  const auto word =
-      static_cast<size_t>((is_test ? setup.test : setup.dev).word_ids[row][static_cast<size_t>(mistake.token)]);
-  misread.text = words.at(word);
-  const size_t begin = word - std::min(word, kWordsAround), end = std::min(word + 1 + kWordsAround, words.size());
-  const auto joined = [&](size_t first, size_t last) {
-    std::string text;
-    for (size_t i = first; i < last; ++i) {
-      text += (text.empty() ? "" : " ") + std::string(truncate_to_width(words[i], kColumnsOfWord));
-    }
-    return text;
-  };
-  misread.before = (begin > 0 ? "… " : "") + joined(begin, word);
-  misread.after = joined(word + 1, end) + (end < words.size() ? " …" : "");
-  return misread;
 }
 
 }  // namespace
@@ -299,7 +191,6 @@ void RunOutput::step(const StepRecord& record) {
 
 void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
-  watch_.eval(record);
   const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
   board_->add_scalar(tag + "/loss", record.loss, record.step);
   std::string metrics;
@@ -312,14 +203,11 @@ void RunOutput::eval(const EvalRecord& record) {
                                      record.split, fixed(record.loss, 4));
   note(std::isfinite(record.loss) ? of + metrics
                                   : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
-  if (record.split == "dev" && !record.is_final && std::isfinite(record.loss) &&
-      std::isnan(record.metrics.front().second)) {
-    note(fmt::format("warning: step {}: {} is not defined for these predictions, so the dev loss decides", record.step,
-                     setup_.task->metrics().front().title));
-  }
+  if (const auto warning = watch_.eval(record)) tell(*warning);
 }
 
 void RunOutput::tell(const WarningRecord& warning) {
+  if (std::ranges::find(warnings_, warning.kind, &WarningRecord::kind) != warnings_.end()) return;
   metrics_->append(warning);
   warnings_.push_back(warning);
   note("warning: " + warning.text);
@@ -345,8 +233,8 @@ void RunOutput::diagnose(const DiagnoseRecord& record) {
 void RunOutput::tell_of_repeats() {
   if (const auto found = findings_.find("overflow"); found != findings_.end() && found->second.steps() > 1) {
     const Finding& skips = found->second;
-    note(fmt::format("skipped alike: {} more steps, up to step {}, loss scale {:g}", skips.steps() - 1, skips.last_step,
-                     skips.last_scale));
+    note(fmt::format("{} skipped for the same reason, up to step {} with loss scale {:g}",
+                     counted(skips.steps() - 1, "more step"), skips.last_step, skips.last_scale));
   }
   findings_.clear();
 }
@@ -423,9 +311,11 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   if (!has_trained_) {
     warn("warning: " + notice);
   }
-  write_report(notice, evaluation, fmt::format("{}, model of step {}", split, best_ ? best_->step : record.steps));
+  const bool has_report = evaluation && !evaluation->report.empty();
+  write_report(notice, evaluation,
+               has_report ? fmt::format("{}, model of step {}", split, best_ ? best_->step : record.steps) : "");
   write_run_json("finished", record.steps);
-  summary_ = evaluation && !evaluation->report.empty() ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
+  summary_ = has_report ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format(
       "{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n"
       "next: mezzo predict --model {} --text '…', or mezzo serve --model {}\n",
@@ -468,49 +358,16 @@ void RunOutput::write_report(const std::string& notice,
                              const std::optional<Evaluation>& evaluation,
                              const std::string& evaluated) const {
   RunRecords records = read_run_records(config_.output / "metrics.jsonl");
-  ReportInput input;
-  input.title = title_of(config_);
+  ReportInput input = report_input(config_, setup_, evaluation);
   input.when = period(started_, std::time(nullptr));
   input.notice = notice;
+  input.evaluated = evaluated;
   input.steps = std::move(records.steps);
   input.evals = std::move(records.evals);
   input.diagnoses = std::move(records.diagnoses);
   input.warnings = warnings_;
   input.end = records.end;
-  if (best_) {
-    input.best_step = best_->step;
-  }
-  input.metrics = setup_.task->metrics();
-  input.label_names = setup_.task->label_names();
-  if (evaluation && !evaluation->report.empty()) {
-    input.evaluated = evaluated;
-    input.confusion_matrix = evaluation->confusion_matrix;
-    input.calibration = evaluation->calibration;
-    input.evaluation_report = evaluation->report;
-  }
-  if (evaluation) {
-    for (const Mistake& mistake : evaluation->mistakes) {
-      if (auto misread = misread_text(mistake, setup_)) {
-        input.misread.push_back(*std::move(misread));
-      }
-    }
-  }
-  input.notes = setup_.notes;
-  input.settings = config_.settings();
-  input.default_settings = TrainConfig().settings();
-  for (auto& [name, value] : input.default_settings) {
-    const auto chosen = std::ranges::find(input.settings, name, &std::pair<std::string, std::string>::first);
-    if (setup_.automatic.contains(name)) value = chosen->second;
-  }
-  const bool labels_words = setup_.model->head().rows == RowsPer::kToken;
-  input.commands = {{"Train this model again", train_command(config_, input.default_settings)}};
-  if (has_trained_) {
-    std::ranges::move(model_commands(config_.output.string(), labels_words, setup_.reads_pairs),
-                      std::back_inserter(input.commands));
-  }
-  input.train_counts = counts_of_labels(setup_.train.targets, std::ssize(input.label_names));
-  for (size_t i = 0; i < setup_.train.ids.size(); ++i) input.train_lengths.push_back(std::ssize(setup_.train.ids[i]));
-  input.environment = environment_of(setup_);
+  if (best_) input.best_step = best_->step;
   write_file_atomically(config_.output / "report.html", render_report(input));
 }
 

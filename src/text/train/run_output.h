@@ -61,6 +61,7 @@ class RunOutput {
  private:
   /// What is written and said before the first step.
   void begin(const RunPlan& plan, RunFolder& folder, const std::optional<Checkpoint>& resumed, bool has_records);
+  /// Only the first of each kind.
   void tell(const WarningRecord& warning);
   /// The skipped steps that were only counted.
   void tell_of_repeats();

@@ -37,7 +37,8 @@ std::string render(const std::string& metrics,
                    const mezzo::text::ReportInput::Pairs& commands,
                    const std::vector<std::string>& notes,
                    const std::vector<int64_t>& train_counts,
-                   const std::vector<int64_t>& train_lengths) {
+                   const std::vector<int64_t>& train_lengths,
+                   bool labels_words) {
   auto records = mezzo::text::read_run_records(metrics);
   std::vector<mezzo::text::CalibrationBin> bins;
   for (const auto& [rows, confidence, accuracy] : calibration) bins.push_back({rows, confidence, accuracy});
@@ -62,6 +63,7 @@ std::string render(const std::string& metrics,
                                      .notes = notes,
                                      .commands = commands,
                                      .train_counts = train_counts,
+                                     .labels_words = labels_words,
                                      .train_lengths = train_lengths});
 }
 
@@ -76,5 +78,6 @@ void bind_report(py::module_& m) {
         py::arg("calibration") = std::vector<std::tuple<int64_t, double, double>>{}, py::arg("evaluation_report") = "",
         py::arg("settings") = Pairs{}, py::arg("default_settings") = Pairs{}, py::arg("environment") = Pairs{},
         py::arg("commands") = Pairs{}, py::arg("notes") = std::vector<std::string>{},
-        py::arg("train_counts") = std::vector<int64_t>{}, py::arg("train_lengths") = std::vector<int64_t>{});
+        py::arg("train_counts") = std::vector<int64_t>{}, py::arg("train_lengths") = std::vector<int64_t>{},
+        py::arg("labels_words") = false);
 }

@@ -191,7 +191,39 @@ def test_without_network_the_cache_is_used(hub, environment, tmp_path):
     assert done.stdout == expected and "warning: org/tiny: the Hugging Face Hub cannot be reached" in done.stderr
     hub.is_down = True
     done = predict(environment, "org/tiny")
-    assert done.stdout == expected and f"cannot be reached ({hub.address()} answered with status 503), so the cached commit " in done.stderr
+    assert done.stdout == expected and f"warning: org/tiny: {hub.address()} answered with status 503. Try again later. The cached commit " in done.stderr
+    assert not predict(environment | {"RANK": "1"}, "org/tiny").stderr, "rank 0 has said so"
+
+
+@pytest.mark.parametrize("server", ["hub", "cdn"])
+def test_a_busy_server_is_asked_again(server, hub, environment, folder):
+    hub.refusals = [(server, 503, {}), (server, 429, dict(Retry_After="1"))]
+    begin = time.monotonic()
+    assert predict(environment, "org/tiny").stdout == predict(environment, folder).stdout
+    assert not hub.refusals and time.monotonic() - begin > 1, "it waits as long as it is asked to"
+
+
+def test_requests_that_are_limited_for_long_are_not_waited_for(hub, environment, tmp_path):
+    busy = [("hub", 429, dict(Retry_After="300"))]
+    hub.refusals = busy * 2
+    done = predict(environment, "org/tiny")
+    assert done.returncode == 1 and len(hub.refusals) == 1
+    assert done.stderr == (f"mezzo predict: org/tiny: there is no such folder, and {hub.address()} limits requests (status 429). "
+                           "Try again in 300 seconds, or set HF_TOKEN.\n")
+    hub.refusals = []
+    expected = predict(environment, "org/tiny").stdout
+    hub.refusals = busy * 1
+    done = predict(environment | {"HF_TOKEN": "mine"}, "org/tiny")
+    assert done.stdout == expected and "(status 429). Try again in 300 seconds. The cached commit " in done.stderr
+
+
+def test_a_refused_token_is_named_with_its_source(hub, environment, tmp_path):
+    hub.refused_token = "expired"
+    done = predict(environment | {"HF_TOKEN": "expired"}, "org/tiny")
+    assert done.returncode == 1 and done.stderr == f"mezzo predict: org/tiny: {hub.address()} refuses the token of HF_TOKEN. Renew the token, or remove it if the model is public\n"
+    (tmp_path / "hf").mkdir(exist_ok=True)
+    (tmp_path / "hf/token").write_text("expired\n")
+    assert f"refuses the token of {tmp_path / 'hf/token'}. " in predict(environment, "org/tiny").stderr
 
 
 def test_a_proxy_is_used(hub, environment):

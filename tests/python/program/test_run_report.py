@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 from support import records
-from tiny_runs import LABELS, WORDS, flags, trained, write_data
+from tiny_runs import LABELS, WORDS, flags, model_of, trained, write_data
 
 
 def table(page, heading):
@@ -154,18 +154,45 @@ def test_what_moves_by_itself_is_named(data, tmp_path):
 
 def test_commands_train_the_model_again_and_use_it(data, tmp_path):
     output = tmp_path / "it's a run"
-    page = report_of(data, output, "--label-smoothing", 0.1, "--calibrate")
-    shown = {html.unescape(name): html.unescape(re.sub("<[^>]+>", "", code)) for name, code in re.findall(
-        r'<h3>([^<]+)</h3><pre class="wrap">(.*?)</pre>', page, re.S)}
-    assert list(shown) == ["Train this model again", "Label a text", "Label a file", "Serve the model", "Python, with transformers"]
-    words = shlex.split(shown["Train this model again"])
+    report_of(data, output, "--label-smoothing", 0.1, "--calibrate")
+    shown = commands_of(output)
+    assert list(shown) == ["Command line", "Train this model again", "Label a text", "Label a file", "Serve the model", "Python, with transformers"]
+    words = shlex.split(shown["Command line"])
     assert words[:2] == ["mezzo", "train"] and "--calibrate" in words and words[words.index("--label-smoothing") + 1] == "0.1"
     trained([*words[1:], "--overwrite"])
+    trained(shlex.split(shown["Train this model again"])[1:])
+    assert model_of(tmp_path / "it's a run-again") == model_of(output)
     assert shlex.split(shown["Label a text"])[:4] == ["mezzo", "predict", "--model", str(output)]
     predicted = json.loads(trained(shlex.split(shown["Label a text"])[1:]).stdout)
     printed = subprocess.run([sys.executable, "-c", shown["Python, with transformers"]], capture_output=True, text=True, timeout=300)
     assert printed.returncode == 0, printed.stderr
     assert {score["label"] for score in ast.literal_eval(printed.stdout)[0]} == set(predicted["scores"])
+
+
+def commands_of(output):
+    return {html.unescape(name): html.unescape(re.sub("<[^>]+>", "", code)) for name, code in re.findall(
+        r'<h3>([^<]+)</h3><pre class="wrap">(.*?)</pre>', (output / "report.html").read_text(), re.S)}
+
+
+def test_a_run_that_went_on_is_trained_again_from_its_start(data, tmp_path):
+    output = tmp_path / "run"
+    given = flags(data, output, "--pause-at", 0.5)
+    trained(given)
+    assert list(commands_of(output)) == ["Command line", "Train this model again", "Label a text", "Label a file", "Serve the model", "Python, with transformers"]
+    trained([*given[:given.index("--pause-at")], "--resume", "auto"])
+    shown = commands_of(output)
+    assert not {"--resume", "--shares"} & set(shlex.split(shown["Command line"]))
+    trained(shlex.split(shown["Train this model again"])[1:])
+    assert model_of(tmp_path / "run-again") == model_of(output)
+
+
+def test_a_stopped_run_without_a_model_has_no_commands_for_one(data, tmp_path):
+    output = tmp_path / "run"
+    given = flags(data, output, "--pause-at", 0.5, "--dev-ratio", 0, "--eval-every", 0)
+    del given[given.index("--dev"):given.index("--dev") + 2]
+    trained(given)
+    assert not (output / "model.safetensors").exists()
+    assert list(commands_of(output)) == ["Command line", "Train this model again"]
 
 
 def test_training_data_is_counted(data, tmp_path):

@@ -294,10 +294,17 @@ def test_links_lead_to_every_section(tmp_path):
 
 
 def test_training_labels_and_lengths_are_counted(tmp_path):
-    page = render(tmp_path, list(steps(3)), label_names=["a", "b", "c"], train_counts=[1, 6, 3], train_lengths=[0, 3, 15, 16, 100, 100])
-    assert table_rows(section(page, "Training labels"))[1:] == [["b", "6", "60.0 %"], ["c", "3", "30.0 %"], ["a", "1", "10.0 %"]]
+    def counted(**more):
+        return render(tmp_path, list(steps(3)), label_names=["a", "b", "c"], train_lengths=[0, 3, 15, 16, 100, 100], **more)
+    page = counted(train_counts=[1, 6, 3])  # texts with several labels
+    assert table_rows(section(page, "Training labels")) == [["label", "texts", "share"], ["b", "6", "100.0 %"], ["c", "3", "50.0 %"], ["a", "1", "16.7 %"]]
+    of_words = counted(train_counts=[1, 6, 13], labels_words=True)
+    assert table_rows(section(of_words, "Training labels")) == [["label", "words", "share"], ["c", "13", "65.0 %"], ["b", "6", "30.0 %"], ["a", "1", "5.0 %"]]
     assert table_rows(section(page, "Text lengths"))[1:] == [
         ["0 to 15", "3", "50.0 %"], ["16 to 31", "1", "16.7 %"], *[[f"{16 * i} to {16 * i + 15}", "0", "0.0 %"] for i in (2, 3, 4, 5)], ["96 to 111", "2", "33.3 %"]]
+    for many in dict(train_lengths=[4] * 100), dict(labels_words=True):
+        shares = [row[2] for row in table_rows(section(render(tmp_path, list(steps(3)), train_counts=[1] * 100, **many), "Training labels"))[1:]]
+        assert shares == ["1.0 %"] * 60, "of all labels, not only of those shown"
 
 
 def luminance(color):

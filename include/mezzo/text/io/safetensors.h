@@ -15,6 +15,10 @@
 
 namespace mezzo::text {
 
+/// Files of a model's folder: all weights, or the list of the files that share them; an adapter's weights.
+inline constexpr const char *kWeightsFile = "model.safetensors", *kWeightsIndexFile = "model.safetensors.index.json",
+                            *kAdapterWeightsFile = "adapter_model.safetensors";
+
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Reads a `.safetensors` file, the format of Hugging Face models: a JSON header and the tensors'

@@ -56,6 +56,9 @@ LoadedWeights map_pretrained(ModelForTask& model,
                              uint64_t seed = 0,
                              bool new_head = false);
 
+/// The scaled outputs, float32.
+at::Tensor rescale_outputs(const OutputScaling& scaling, const at::Tensor& outputs);
+
 /// Changes the weight and bias of the last layer in place, so that the model's outputs are scaled.
 /// @param layer  ModelForTask::output_layer()
 /// @param tensors  of the model by name; those of other layers may be missing

@@ -49,6 +49,7 @@ struct ReportInput {
   std::vector<std::string> notes = {};      ///< on data and model; those on what may be wrong begin with "warning: "
   Pairs commands = {};                      ///< what to type or to run, by its purpose
   std::vector<int64_t> train_counts = {};   ///< training texts, or words, of each label
+  bool labels_words = false;                ///< each word has a label, not each text
   std::vector<int64_t> train_lengths = {};  ///< tokens of each training text
 };
 
