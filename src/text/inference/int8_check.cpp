@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/safetensors.h"
 #include "text/io/content_hash.h"
 #include "text/io/json.h"
 
@@ -19,7 +20,7 @@ constexpr const char* kFile = "int8.json";
 /// Of what decides on a model's outputs.
 nlohmann::ordered_json hashes_of(const std::filesystem::path& folder) {
   nlohmann::ordered_json hashes;
-  for (const char* name : {"model.safetensors", "config.json"}) {
+  for (const char* name : {kWeightsFile, "config.json"}) {
     hashes[name] = hash_of_file(folder / name);
   }
   return hashes;

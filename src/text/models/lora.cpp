@@ -155,7 +155,7 @@ void save_adapter(const ModelForTask& model,
                        {"target_modules", targets},
                        {"modules_to_save", parts}};
   std::filesystem::create_directories(folder);
-  save_safetensors(folder / "adapter_model.safetensors", tensors, {{"format", "pt"}});
+  save_safetensors(folder / kAdapterWeightsFile, tensors, {{"format", "pt"}});
   write_file_atomically(folder / "adapter_config.json",
                         config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -39,12 +39,12 @@ void check_is_complete(const std::filesystem::path& output) {
     std::error_code none;
     return std::filesystem::is_regular_file(output / name, none);
   };
-  for (const char* name : {"model.safetensors", "config.json", "tokenizer_config.json", "report.html"}) {
+  for (const char* name : {kWeightsFile, "config.json", "tokenizer_config.json", "report.html"}) {
     check(has(name), name);
   }
   check(has("vocab.txt") || has("tokenizer.json"), "vocab.txt or tokenizer.json");
   try {
-    const SafetensorsReader header_and_size(output / "model.safetensors");
+    const SafetensorsReader header_and_size(output / kWeightsFile);
     read_json_object(output / "config.json");
   } catch (const c10::ValueError& error) {
     const std::string why = error.what_without_backtrace();

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/safetensors.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/durable_files.h"
@@ -46,7 +47,7 @@ void remove_adapter(const fs::path& folder) {
     return;
   }
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    for (const char* name : {"adapter_model.safetensors", "adapter_config.json"}) {
+    for (const char* name : {kAdapterWeightsFile, "adapter_config.json"}) {
       if (entry.path().filename() == name || is_leftover_of(name, entry)) fs::remove(entry.path());
     }
   }
@@ -212,7 +213,7 @@ void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity
 /// and the next start goes on.
 void RunFolder::keep_records() {
   std::error_code none;
-  const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / "model.safetensors";
+  const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / kWeightsFile;
   const fs::path aside = config_.output / ".before-restart";
   const uintmax_t size = fs::file_size(metrics, none);
   const bool has_records = fs::exists(model) || (!none && size > 0);

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "mezzo/text/io/error_message.h"
+#include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/words.h"
@@ -46,7 +47,7 @@ std::string RunKeeper::open(const TrainConfig& config,
   if (!folder_) return "";
   output_.emplace(config, setup, plan, identity, *folder_, resumed);
   checkpoints_.emplace(path_ / "checkpoints", config.keep);
-  best_model_.emplace(path_ / "model.safetensors");
+  best_model_.emplace(path_ / kWeightsFile);
   if (resumed) {
     checkpoints_->goes_on_from(*resumed);
   }

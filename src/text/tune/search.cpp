@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/tasks/metrics.h"
 #include "text/io/content_hash.h"
@@ -108,7 +109,7 @@ class Search {
     TORCH_CHECK(ranked.front().state == State::kFinished, "no trial was trained to its end; trial ",
                 failed == ranked.end() ? 0 : failed->number, ": ", failed == ranked.end() ? "" : failed->message,
                 "; the same command tries it again");
-    for (const char* name : {"run.json", "model.safetensors"}) {
+    for (const char* name : {"run.json", kWeightsFile}) {
       const fs::path file = folder_of(options_, ranked.front()) / name;
       TORCH_CHECK(
           fs::exists(file), file.string(),

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "mezzo/text/io/safetensors.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/train/run_lock.h"
 
@@ -124,8 +125,8 @@ std::string last_line(const fs::path& log) {
 void remove_weights(const fs::path& folder) {
   std::error_code error;
   const auto remove_model = [&](const fs::path& from) {
-    fs::remove(from / "model.safetensors", error);
-    TORCH_CHECK(!error, (from / "model.safetensors").string(), ": cannot be removed: ", error.message(), ".");
+    fs::remove(from / kWeightsFile, error);
+    TORCH_CHECK(!error, (from / kWeightsFile).string(), ": cannot be removed: ", error.message(), ".");
   };
   if (!fs::is_directory(folder, error)) {
     return;
