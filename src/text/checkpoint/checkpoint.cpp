@@ -137,7 +137,9 @@ void read_state(const Json& json, const fs::path& file, Checkpoint& checkpoint) 
   if (const Json& best = json.at("best"); !best.is_null()) {
     checkpoint.best = best_from_json(best, file);
   }
-  json.at("scaler").get_to(checkpoint.scaler);
+  for (const auto& [key, value] : json.at("scaler").items()) {
+    checkpoint.scaler[key] = value.is_number_integer() ? c10::Scalar(value.get<int64_t>()) : value.get<double>();
+  }
   json.at("schedule").get_to(checkpoint.schedule);
   checkpoint.identity = identity_from_json(json.at("identity"));
 }
@@ -204,6 +206,10 @@ RunIdentity identity_from_json(const Json& json) {
 
 std::string state_text(const Checkpoint& checkpoint) {
   const auto& best = checkpoint.best;
+  Json scaler = Json::object();
+  for (const auto& [key, value] : checkpoint.scaler) {
+    scaler[key] = value.isFloatingPoint() ? Json(value.toDouble()) : Json(value.toLong());
+  }
   const Json json = {{"run", checkpoint.run},
                      {"step", checkpoint.step},
                      {"steps_taken", checkpoint.steps_taken},
@@ -213,7 +219,7 @@ std::string state_text(const Checkpoint& checkpoint) {
                      {"step_seconds", checkpoint.step_seconds},
                      {"last_eval_step", checkpoint.last_eval_step},
                      {"best", best ? to_json(*best) : Json()},
-                     {"scaler", checkpoint.scaler},
+                     {"scaler", scaler},
                      {"schedule", checkpoint.schedule},
                      {"identity", to_json(checkpoint.identity)}};
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
@@ -288,7 +294,7 @@ Checkpoint read_and_verify(const fs::path& folder) {
   }
   if (best == kBest && !has_hash(folder / kBest, hash_of_best)) {
     // The run's own file holds the same, as long as no better model was found.
-    const fs::path model = folder / ".." / ".." / "model.safetensors";
+    const fs::path model = folder / ".." / ".." / kWeightsFile;
     if (!checkpoint.best || !has_hash(model, checkpoint.best->hash)) {
       check_file(folder, manifest, kBest);
     }

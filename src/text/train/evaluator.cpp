@@ -23,10 +23,11 @@ std::optional<double> Evaluator::evaluate_dev() {
 std::optional<double> Evaluator::evaluate_kept_weights() {
   TrainerState& state = run_.state;
   const Task& task = *run_.setup.task;
-  const auto evaluation = evaluate({.step = state.step, .split = "dev"}, run_.setup.dev);
-  if (!evaluation) return std::nullopt;
+  const auto outputs = outputs_of(run_.setup.dev);
+  if (!outputs.defined()) return std::nullopt;
+  const Evaluation evaluation = evaluate({.step = state.step, .split = "dev"}, run_.setup.dev, outputs);
   auto best = state.best;
-  const ModelScore score{evaluation->metrics.front(), evaluation->loss};
+  const ModelScore score{evaluation.metrics.front(), evaluation.loss};
   const bool is_better =
       task.is_better(score, best ? std::optional(ModelScore{best->value, best->loss}) : std::nullopt);
   if (is_better) {
@@ -41,14 +42,11 @@ std::optional<double> Evaluator::evaluate_kept_weights() {
   if (run_.keeper.output() != nullptr && best) {
     run_.keeper.output()->best(*best);
   }
-  return evaluation->loss;
+  return evaluation.loss;
 }
 
-std::optional<Evaluation> Evaluator::evaluate(EvalRecord record, const TokenizedTexts& texts) {
-  const auto begin = Clock::now();
+Evaluation Evaluator::evaluate(EvalRecord record, const TokenizedTexts& texts, const at::Tensor& outputs) {
   const Task& task = *run_.setup.task;
-  const auto outputs = outputs_of(texts);
-  if (!outputs.defined()) return std::nullopt;
   auto evaluation = task.evaluate(outputs, texts.targets);
   record.loss = evaluation.loss;
   for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
@@ -59,13 +57,14 @@ std::optional<Evaluation> Evaluator::evaluate(EvalRecord record, const Tokenized
   if (record.is_final && std::isfinite(evaluation.loss)) {
     evaluation.mistakes = task.mistakes(outputs, texts.targets);
   }
-  record.seconds = seconds_since(begin);
+  record.seconds = seconds_since(begin_);
   run_.keeper.put_out([&](RunOutput& output) { output.eval(record); });
   return evaluation;
 }
 
 /// Of all ranks, on each; undefined if it was stopped.
 at::Tensor Evaluator::outputs_of(const TokenizedTexts& texts) {
+  begin_ = Clock::now();
   auto outputs =
       predict_outputs(*run_.setup.model, texts, run_.setup.precision, [&](int64_t) { return !run_.stop_requested(); },
                       {.rank = run_.ranks.rank(), .of = run_.ranks.size()});
@@ -111,39 +110,25 @@ void Evaluator::put_back_best() {
 }
 
 std::optional<Evaluation> Evaluator::evaluate_best() {
+  const RunSetup& setup = run_.setup;
   const TrainerState& state = run_.state;
-  const bool has_test = !run_.setup.test.ids.empty();
-  if (!tune_outputs()) {
-    return std::nullopt;
+  const bool has_test = !setup.test.ids.empty();
+  const TokenizedTexts& texts = has_test ? setup.test : setup.dev;
+  at::Tensor outputs;
+  if (!setup.dev.ids.empty() && setup.task->is_tunable()) {
+    outputs = outputs_of(setup.dev);
+    if (!outputs.defined()) return std::nullopt;
+    tuning_ = setup.task->tune(outputs, setup.dev.targets);
+    run_.keeper.put_out([&](RunOutput& output) { output.note(tuning_->note); });
   }
-  const auto evaluation = evaluate(
-      {.step = state.best ? state.best->step : state.step, .split = has_test ? "test" : "dev", .is_final = true},
-      has_test ? run_.setup.test : run_.setup.dev);
-  {  // a checkpoint must hold the weights before
-    const at::NoGradGuard no_grad;
-    for (auto& [tensor, before] : untuned_) tensor.copy_(before);
-  }
-  if (evaluation && tuning_) save_tuned();
+  if (has_test || !tuning_) outputs = outputs_of(texts);
+  if (!outputs.defined()) return std::nullopt;
+  if (tuning_) outputs = rescale_outputs(tuning_->scaling, outputs);
+  auto evaluation = evaluate(
+      {.step = state.best ? state.best->step : state.step, .split = has_test ? "test" : "dev", .is_final = true}, texts,
+      outputs);
+  if (tuning_) save_tuned();
   return evaluation;
-}
-
-/// Changes the model alone. Returns false if it was stopped.
-bool Evaluator::tune_outputs() {
-  RunSetup& setup = run_.setup;
-  if (setup.dev.ids.empty() || !setup.task->is_tunable()) return true;
-  const auto outputs = outputs_of(setup.dev);
-  if (!outputs.defined()) {
-    return false;
-  }
-  tuning_ = setup.task->tune(outputs, setup.dev.targets);
-  std::map<std::string, at::Tensor> parameters;
-  for (const auto& item : setup.model->named_parameters()) parameters.emplace(item.key(), item.value());
-  for (const auto& [name, tensor] : parameters) {
-    if (name.starts_with(output_layer())) untuned_.emplace_back(tensor, tensor.detach().clone());
-  }
-  rescale_outputs(tuning_->scaling, output_layer(), parameters);
-  run_.keeper.put_out([&](RunOutput& output) { output.note(tuning_->note); });
-  return true;
 }
 
 void Evaluator::save_tuned() {

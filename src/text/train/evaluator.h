@@ -11,6 +11,7 @@
 #include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/report/run_records.h"
 #include "mezzo/text/tasks/task.h"
+#include "text/train/step_clock.h"
 #include "text/train/training_model.h"
 #include "text/train/training_run.h"
 
@@ -44,19 +45,18 @@ class Evaluator {
 
  private:
   std::optional<double> evaluate_kept_weights();
-  std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts);
+  Evaluation evaluate(EvalRecord record, const TokenizedTexts& texts, const at::Tensor& outputs);
   at::Tensor outputs_of(const TokenizedTexts& texts);
-  bool tune_outputs();
   void save_tuned();
-  std::filesystem::path model_file() const { return run_.config.output / "model.safetensors"; }
+  std::filesystem::path model_file() const { return run_.config.output / kWeightsFile; }
   std::string_view output_layer() const { return run_.setup.model->output_layer(); }
   std::string save_model() { return run_.keeper.save_model(run_.setup.model->config(), model_.kept_weights()); }
 
   TrainingRun& run_;
   TrainingModel& model_;
+  Clock::time_point begin_;  // of the last outputs_of()
   std::optional<Tuning> tuning_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> untuned_;  // parameters that tuning_ changed, and their values before
-  std::optional<SafetensorsReader> untuned_file_;           // of the saved model
+  std::optional<SafetensorsReader> untuned_file_;  // of the saved model
 };
 
 }  // namespace mezzo::text

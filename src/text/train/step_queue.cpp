@@ -46,18 +46,6 @@ std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& conf
   return std::make_unique<GreedyLR>(lr, options);
 }
 
-constexpr double kMostCounted = 9007199254740992.0;  // 2^53
-
-GradScaler::StateDict scaler_state(const Checkpoint& checkpoint) {
-  GradScaler::StateDict state;
-  for (const auto& [key, value] : checkpoint.scaler) {
-    const bool is_count = (key == "growth_interval" || key == "_growth_tracker") && value == std::trunc(value) &&
-                          std::abs(value) < kMostCounted;  // the scaler refuses another
-    state[key] = is_count ? c10::Scalar(static_cast<int64_t>(value)) : c10::Scalar(value);
-  }
-  return state;
-}
-
 }  // namespace
 
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {
@@ -83,7 +71,7 @@ StepQueue::StepQueue(TrainingRun& run, TrainingModel& model)
       lr_(at::zeros({}, at::dtype(at::kDouble).device(run.setup.device))) {
   model_.set_lr(lr_);
   if (run.resumed && scaler_.is_enabled()) {
-    scaler_.load_state_dict(scaler_state(*run.resumed));
+    scaler_.load_state_dict(run.resumed->scaler);
     loss_scale_ = scaler_.get_scale();
   }
   if (run.resumed && metric_scheduler_) {
@@ -108,7 +96,7 @@ auto StepQueue::with_advice_on_memory(int64_t number, const Work& work) {
                                      *config.batch_size, config.grad_accumulation));
     }
     if (!config.gradient_checkpointing) remedies.emplace_back("--gradient-checkpointing");
-    if (!config.eager && can_record_steps(run_.setup.device, run_.ranks.size())) {
+    if (!config.eager && can_record_steps(run_.config, run_.setup.device, run_.ranks.size())) {
       remedies.emplace_back("--eager, which keeps no memory for recorded steps");
     }
     remedies.emplace_back("a shorter --max-length");
@@ -217,7 +205,7 @@ void StepQueue::evaluated(double dev_loss) {
 }
 
 void StepQueue::save(Checkpoint& checkpoint) const {
-  for (const auto& [key, value] : scaler_.state_dict()) checkpoint.scaler[key] = value.toDouble();
+  checkpoint.scaler = scaler_.state_dict();
   if (metric_scheduler_) checkpoint.schedule = metric_scheduler_->state_dict();
 }
 

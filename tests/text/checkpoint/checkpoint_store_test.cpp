@@ -62,7 +62,7 @@ class CheckpointStoreTest : public ::testing::Test {
 TEST_F(CheckpointStoreTest, ReadsBackWhatItSaved) {
   Checkpoint saved = make(3);
   saved.seconds = 1.0 / 3;
-  saved.scaler["scale"] = 65536;
+  saved.scaler = {{"scale", 65536.0}, {"growth_interval", int64_t{2000}}};
   saved.average = {{"w", at::full({8}, 3.0F)}};
   saved.best_adapter = {{"w", at::full({2}, 4.0F)}, {"b", at::ones({1})}};
   save_best_model(saved, 2, /*weight=*/5);
@@ -70,6 +70,8 @@ TEST_F(CheckpointStoreTest, ReadsBackWhatItSaved) {
 
   const Checkpoint read = load_checkpoint(checkpoint(3));
   EXPECT_EQ(checkpoint_format::state_text(read), checkpoint_format::state_text(saved));
+  EXPECT_TRUE(read.scaler.at("scale").isFloatingPoint());
+  EXPECT_TRUE(read.scaler.at("growth_interval").isIntegral(/*includeBool=*/false));
   EXPECT_TRUE(at::equal(read.weights.at(0).second, saved.weights.at(0).second));
   EXPECT_TRUE(at::equal(SafetensorsReader(read.best_weights).tensor("w"), at::full({8}, 5.0F)));
   for (const auto& file : checkpoint_format::kTensorFiles) {

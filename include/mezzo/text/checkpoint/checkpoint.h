@@ -2,6 +2,8 @@
 
 #include "mezzo/cpp20.h"
 
+#include <c10/core/Scalar.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -50,15 +52,15 @@ struct TrainerState {
 /// All that a run needs to go on bit-identically: counters, weights and optimizer state. Random numbers and the order
 /// of data are functions of the seed and the counters.
 struct Checkpoint : TrainerState {
-  std::map<std::string, double> scaler;    ///< GradScaler's state; empty if it is off
-  std::map<std::string, double> schedule;  ///< state of ReduceLROnPlateau or GreedyLR; empty for the other schedules
-  RunIdentity identity;                    ///< must agree with the run that goes on
-  RunIdentity::Values environment;         ///< versions, processor, threads and device of the run that wrote it
-  NamedTensors weights;                    ///< float32
-  NamedTensors optimizer;                  ///< state by name
-  NamedTensors average;                    ///< EMA of the weights; empty without `ema_decay`
-  NamedTensors best_adapter;               ///< trained weights of `best` with LoRA; empty without LoRA
-  std::filesystem::path best_weights;      ///< of a checkpoint that was read: the file of `best`
+  std::map<std::string, c10::Scalar> scaler;  ///< GradScaler's state; empty if it is off
+  std::map<std::string, double> schedule;     ///< state of ReduceLROnPlateau or GreedyLR; empty for the other schedules
+  RunIdentity identity;                       ///< must agree with the run that goes on
+  RunIdentity::Values environment;            ///< versions, processor, threads and device of the run that wrote it
+  NamedTensors weights;                       ///< float32
+  NamedTensors optimizer;                     ///< state by name
+  NamedTensors average;                       ///< EMA of the weights; empty without `ema_decay`
+  NamedTensors best_adapter;                  ///< trained weights of `best` with LoRA; empty without LoRA
+  std::filesystem::path best_weights;         ///< of a checkpoint that was read: the file of `best`
 };
 
 /// Reads a checkpoint that a training run wrote; tensors are mapped, not to be written to.
