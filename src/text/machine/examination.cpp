@@ -160,9 +160,10 @@ void advise_on_prediction(const Examination& machine, MachineAdvice& advice) {
   const bool is_worth_it = gain >= kWorthIt;
   advice.prediction = is_worth_it ? "int8" : advice.precision;
   advice.prediction_reason =
-      is_worth_it ? fmt::format("its products are {:.2g} times as fast as {}'s; mezzo quantize tells what that costs",
-                                gain, advice.precision)
-                  : fmt::format("products in int8 are {:.2g} times as fast, and round more", gain);
+      is_worth_it
+          ? fmt::format("its products are {:.2g} times as fast as {}'s; mezzo check-int8 measures the loss of accuracy",
+                        gain, advice.precision)
+          : fmt::format("products in int8 are {:.2g} times as fast, and round more", gain);
   if (gain == 0) advice.prediction_reason = "the kernels in use have no products in int8";
 }
 

@@ -137,7 +137,7 @@ std::string render_findings(const Diagnoses& diagnoses) {
   for (size_t i = first; i < findings.size(); ++i) {
     const DiagnoseRecord& record = findings[i].first;
     const std::string alike = findings[i].steps() == 1 ? ""
-                                                       : fmt::format(", and alike up to step {}, loss scale {}",
+                                                       : fmt::format("; the same up to step {}, loss scale {}",
                                                                      format_count(findings[i].last_step),
                                                                      format_number(findings[i].last_scale));
     out += fmt::format("<p class=\"unit\">step {}, loss scale {}{}: {}</p><pre>{}</pre>\n", format_count(record.step),

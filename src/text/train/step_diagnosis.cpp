@@ -48,9 +48,9 @@ DiagnoseRecord describe_cause(const StepRecord& record,
     cause.text =
         fmt::format("the loss is {:.4g}, and without a loss scale all gradients are finite: {:g} is too large and ",
                     record.loss, record.loss_scale);
-    cause.text += is_static
-                      ? fmt::format("never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
-                      : fmt::format("falls by itself; --init-scale {:g} would have fitted", cause.recommended_scale);
+    cause.text += is_static ? fmt::format("never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
+                            : fmt::format("falls by itself; --loss-scale dynamic:{:g} would have fitted",
+                                          cause.recommended_scale);
   } else if (!std::isfinite(record.loss)) {
     cause.text =
         fmt::format("the loss itself is inf or NaN{}: {}", has_scale ? ", so no loss scale helps" : "", kRemedies);

@@ -111,6 +111,15 @@ def test_a_scale_that_is_too_large_and_stays_is_blamed_with_one_that_would_do(sm
     assert not any(record["skipped"] for record in records(tmp_path / "mended", "step"))
 
 
+def test_a_scale_that_is_too_large_and_falls_is_told_with_the_flag_of_one_that_fits(small, texts, tmp_path):
+    train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", "dynamic:1e12", "--max-steps", 2, "--diagnose")
+    cause = next(r["text"] for r in records(tmp_path / "out", "diagnose") if r["kind"] == "cause")
+    found = re.search(r"1e\+12 is too large and falls by itself; --loss-scale (dynamic:\d+) would have fitted$", cause)
+    assert found, cause
+    train(small, texts, tmp_path / "mended", "--precision", "fp16", "--loss-scale", found[1], "--max-steps", 5)
+    assert not any(record["skipped"] for record in records(tmp_path / "mended", "step"))
+
+
 def test_a_run_that_skipped_every_step_says_that_nothing_was_learned(small, texts, tmp_path):
     flags = ["--precision", "fp16", "--loss-scale", 1e12, "--quiet"]
     done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 3, "--save-every", 3)
@@ -134,9 +143,9 @@ def test_what_fifty_steps_were_skipped_for_is_said_once(small, texts, tmp_path):
     done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", 1e12, "--epochs", 9, "--diagnose", check=False)
     assert done.stderr.count("gradients of mezzo::AdamW held inf or NaN\n") == 1
     assert done.stderr.count(" produced inf or NaN in backward") == 1
-    assert "skipped alike: 49 more steps, up to step 50, loss scale 1e+12" in done.stderr
+    assert "49 more steps skipped for the same reason, up to step 50 with loss scale 1e+12" in done.stderr
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("what overflowed") == 1 and "alike up to step 50" in page
+    assert page.count("what overflowed") == 1 and "the same up to step 50" in page
     assert len([r for r in records(tmp_path / "out", "diagnose") if r["kind"] == "overflow"]) == 50, "the records have all"
 
 

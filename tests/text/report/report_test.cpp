@@ -150,7 +150,7 @@ TEST(ReportTest, SaysOnceWhatManyStepsWereSkippedFor) {
   }
   found(51, "first_op", "another op");
   const std::string page = render_report(input);
-  EXPECT_THAT(page, HasSubstr("step 1, loss scale 65,536, and alike up to step 50, loss scale 1,310.7: what overflow"));
+  EXPECT_THAT(page, HasSubstr("step 1, loss scale 65,536; the same up to step 50, loss scale 1,310.7: what overflow"));
   EXPECT_THAT(page, HasSubstr("<pre>an op\n11</pre>"));
   EXPECT_THAT(page, Not(HasSubstr("<pre>an op\n12</pre>")));
   EXPECT_THAT(page, HasSubstr("step 51, loss scale 1,285.0: where it began</p><pre>another op</pre>"));
