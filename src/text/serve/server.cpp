@@ -41,7 +41,7 @@ constexpr int64_t kMostTokensOfText = 32768;
 constexpr int64_t kMostWordsOfText = 32768;
 
 const char* const kNoMemory = "there is not enough memory for it now";
-const char* const kFailedInside = "it could not be done; the server's log says why";
+const char* const kFailedInside = "internal error; see the server's log";
 const char* const kFull = "too many texts are waiting; try again later";
 
 /// A request that is answered with an error.
@@ -489,7 +489,7 @@ HttpResponse Server::State::reload_all() {
   }
   if (are_all) return json_response({{"models", std::move(list)}});
   auto response =
-      json_response({{"error", "not all models could be loaded, and those before are kept; the server's log says why"},
+      json_response({{"error", "not all models could be loaded, and the old ones are kept; see the server's log"},
                      {"models", std::move(list)}});
   response.status = 500;
   return response;

@@ -197,7 +197,9 @@ by("form").addEventListener("submit", async event => {
 by("text").addEventListener("keydown", event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) by("form").requestSubmit();
 });
-if (!by("token")) load().catch(complain);
+const begin = () => load().catch(complain);
+if (by("token")) by("token").addEventListener("change", begin);
+else begin();
 )js";
 
 }  // namespace mezzo::text

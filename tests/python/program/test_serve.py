@@ -555,6 +555,36 @@ def test_the_page_loads_nothing_from_elsewhere(server):
     assert status == 200 and headers["Content-Type"].startswith("text/javascript") and "innerHTML" not in script and "http" not in script
 
 
+# The elements of the page, as far as its script uses them. Prints whether the field of the second text is hidden.
+STAND_IN_PAGE = """
+const elements = {}, none = () => {};
+const element = id => elements[id] ??= {hidden: id === "pair", selectedIndex: 0, append: none, replaceChildren: none, on: {}, addEventListener(type, f) { this.on[type] = f; }};
+globalThis.document = {getElementById: element, createElement: () => ({})};
+const [base, token, script] = process.argv.slice(1), fetch_ = fetch;
+globalThis.fetch = (path, options) => fetch_(base + path, options);
+(0, eval)(script);
+element("token").value = token;
+(async () => {
+  await new Promise(done => setTimeout(done, 100));
+  const before = element("pair").hidden;
+  await element("token").on.change();
+  console.log(before, element("pair").hidden);
+})();
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the page's script")
+def test_the_page_offers_a_second_text_once_it_has_the_token(folders, tmp_path):
+    (tmp_path / "token").write_text("s3cret\n")
+    with serving("--model", folders["topics"], "--token-file", tmp_path / "token") as server:
+        script = server.ask("GET", "/page.js")[1]
+        def shown(token):
+            done = subprocess.run(["node", "-e", STAND_IN_PAGE, f"http://127.0.0.1:{server.port}/", token, script], capture_output=True, text=True, timeout=60)
+            return done.stdout.split() or done.stderr
+        assert shown("s3cret") == ["true", "false"]
+        assert shown("wrong") == ["true", "true"]
+
+
 def test_the_same_name_twice_and_names(folders, tmp_path):
     shutil.copytree(folders["topics"], tmp_path / "topics")
     done = subprocess.run([PROGRAM, "serve", "--model", folders["topics"], tmp_path / "topics"], capture_output=True, text=True)
