@@ -539,6 +539,18 @@ def test_a_regular_expression_that_takes_for_ever_is_an_error_in_one_line(regex,
     assert ours.encode("a")
 
 
+@pytest.mark.parametrize("regex", [r"\p{L}+!|[^ ]", r"[a-z]++!"])
+def test_a_regular_expression_takes_linear_time_in_all_or_is_an_error(regex, byte_level, tmp_path):
+    tokenizer = copy_of(byte_level)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(regex), "isolated")
+    ours = loaded(tmp_path, tokenizer)
+    assert ours.encode("some words! and more " * 30_000)
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex: the regular expression takes too much time for a text of 400000 bytes"):
+        ours.encode("a" * 400_000)
+    assert time.monotonic() - start < 20
+
+
 def test_added_tokens_with_random_flags(byte_level, tmp_path):
     rng = random.Random(16)
     contents = ["<x>", "<x><y>", "<", "Foo", "foo", " bar", "bar ", "é", "漢字", "a b", "\t", "hello", "!", "1", "don", "  "]
