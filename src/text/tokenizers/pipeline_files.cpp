@@ -1,6 +1,7 @@
 #include "text/tokenizers/pipeline_files.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -56,28 +57,24 @@ GivenFiles read_sentencepiece_file(const fs::path& path, const std::string& name
   return given;
 }
 
-/// Refuses a tokenizer.json of another model than the class has: the class takes only the vocabulary of the file.
-void check_model(const JsonField& model, const std::string& name) {
-  const std::string type = model_type(model);
-  const std::string_view expected = name == "TokenizersBackend"  ? std::string_view(type)
-                                    : name == "RobertaTokenizer" ? "BPE"
-                                    : name == "BertTokenizer"    ? "WordPiece"
-                                                                 : "Unigram";
-  TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_json(type), ", and the class ", name,
-                    " needs a ", expected,
-                    " model. If the file is right, set tokenizer_class of tokenizer_config.json to "
-                    "PreTrainedTokenizerFast, which takes the whole file");
-}
-
-/// Refuses a tokenizer.json whose parts differ in kind from those that a BertTokenizer makes.
-void check_is_bert(const JsonField& root) {
-  for (const auto& [key, type] : {std::pair{"normalizer", "BertNormalizer"}, {"pre_tokenizer", "BertPreTokenizer"}}) {
-    root[key].expect(root[key].has("type") && root[key]["type"].value() == type, type);
-  }
-  const JsonField processor = root["post_processor"];
-  const auto is_of_type = [&](const char* type) { return processor.has("type") && processor["type"].value() == type; };
-  processor.expect(is_of_type("TemplateProcessing") || is_of_type("BertProcessing"),
-                   "TemplateProcessing or BertProcessing");
+/// Refuses a tokenizer.json with a part that the class does not make: the class takes only the vocabulary of the file.
+void check_is_of_class(const JsonField& root, const std::string& name) {
+  const auto check = [&](std::string_view part, const std::string& type,
+                         std::initializer_list<std::string_view> types) {
+    TORCH_CHECK_VALUE(std::ranges::find(types, type) != types.end(), root.file(), ": its ", part, " is ",
+                      type.empty() ? "nothing" : quoted_json(type), ", and the class ", name, " needs a ",
+                      fmt::format("{}", fmt::join(types, " or ")), part == "model" ? " model" : "",
+                      ". If the file is right, set tokenizer_class of tokenizer_config.json to "
+                      "PreTrainedTokenizerFast, which takes the whole file");
+  };
+  const bool is_bert = name == "BertTokenizer";
+  check("model", model_type(root["model"]), {is_bert ? "WordPiece" : name == "RobertaTokenizer" ? "BPE" : "Unigram"});
+  if (!is_bert) return;
+  check_tokenizer_json_sections(root);
+  const auto type_of = [&](const char* part) { return root[part].has("type") ? root[part]["type"].as_string() : ""; };
+  check("normalizer", type_of("normalizer"), {"BertNormalizer"});
+  check("pre_tokenizer", type_of("pre_tokenizer"), {"BertPreTokenizer"});
+  check("post_processor", type_of("post_processor"), {"TemplateProcessing", "BertProcessing"});
 }
 
 GivenFiles read_vocab_txt_file(const fs::path& path) {
@@ -89,10 +86,8 @@ GivenFiles read_files(const fs::path& folder, const std::string& name) {
     GivenFiles given{(folder / "tokenizer.json").string(), read_json_object(folder / "tokenizer.json")};
     const JsonField root(given.document, given.source, "");
     root["model"].as_object();
-    check_model(root["model"], name);
     given.added = read_tokenizer_json_added_tokens(root);
-    if (name == "TokenizersBackend" || name == "BertTokenizer") check_tokenizer_json_sections(root);
-    if (name == "BertTokenizer") check_is_bert(root);
+    name == "TokenizersBackend" ? check_tokenizer_json_sections(root) : check_is_of_class(root, name);
     return given;
   }
   if (const auto path = find_sentencepiece_file(folder, name)) return read_sentencepiece_file(*path, name);

@@ -254,13 +254,16 @@ TEST_F(TokenizerTest, RefusesFilesOfOtherTokenizersByName) {
               StartsWith((folder_ / "tokenizer.json").string() +
                          ": its model is \"BPE\", and the class BertTokenizer needs a WordPiece model"));
   EXPECT_THAT(json_error([](json& d) { d["normalizer"]["type"] = "NFC"; }),
-              HasSubstr(": normalizer must be BertNormalizer, got \"NFC\""));
+              HasSubstr(": its normalizer is \"NFC\", and the class BertTokenizer needs a BertNormalizer."));
   EXPECT_THAT(json_error([](json& d) { d["normalizer"] = nullptr; }),
-              HasSubstr(": normalizer must be BertNormalizer, got nothing"));
+              HasSubstr(": its normalizer is nothing, and the class BertTokenizer needs a BertNormalizer. If the file "
+                        "is right, set tokenizer_class of "
+                        "tokenizer_config.json to PreTrainedTokenizerFast, which takes the whole file"));
   EXPECT_THAT(json_error([](json& d) { d["pre_tokenizer"]["type"] = "Whitespace"; }),
-              HasSubstr(": pre_tokenizer must be BertPreTokenizer, got \"Whitespace\""));
+              HasSubstr(": its pre_tokenizer is \"Whitespace\", and the class BertTokenizer needs a BertPreTokenizer"));
   EXPECT_THAT(json_error([](json& d) { d["post_processor"]["type"] = "RobertaProcessing"; }),
-              HasSubstr(": post_processor must be TemplateProcessing or BertProcessing, got \"RobertaProcessing\""));
+              HasSubstr(": its post_processor is \"RobertaProcessing\", and the class BertTokenizer needs a "
+                        "TemplateProcessing or BertProcessing"));
 }
 
 TEST_F(TokenizerTest, RefusesBrokenTokenizerJson) {
