@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -50,10 +51,18 @@ std::byte* RowArena::allocate(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (blocks_.empty() || blocks_.back().size - used_ < bytes) {
     const size_t usual = blocks_.empty() ? kLeast : std::min(2 * blocks_.back().size, kMost);
+    const int64_t before =
+        blocks_.empty() ? 0 : offset(blocks_.back().bytes) + static_cast<int64_t>(blocks_.back().size);
     blocks_.push_back(new_block(std::max(bytes, usual)));
+    offsets_.emplace(blocks_.back().bytes, before);
     used_ = 0;
   }
   return blocks_.back().bytes + std::exchange(used_, used_ + bytes);
+}
+
+int64_t RowArena::offset(const void* bytes) const {
+  const auto& [block, before] = *std::prev(offsets_.upper_bound(bytes));
+  return before + (static_cast<const std::byte*>(bytes) - static_cast<const std::byte*>(block));
 }
 
 RowArena::Block RowArena::new_block(size_t size) {

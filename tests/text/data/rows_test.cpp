@@ -34,6 +34,10 @@ TEST(RowsTest, SaysInWhichOrderAFileHasThem) {
   for (const char* text : {"a", "b", "c"}) texts.push_back(text);
   EXPECT_THAT(texts.select(places).storage_order(), ElementsAre(1, 3, 0, 2));
   EXPECT_THAT((Texts{"a", "b", "c"}.select(places).storage_order()), ElementsAre(0, 1, 2, 3));
+  for (int i = 0; i < 100; ++i) texts.push_back(std::string(1000, 'x'));  // in several blocks, in any order in memory
+  std::vector<int64_t> order(texts.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  EXPECT_EQ(texts.storage_order(), order);
 }
 
 TEST(RowsTest, KeepsSelectionsWhenTheOthersAreGone) {

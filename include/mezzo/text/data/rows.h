@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -19,8 +20,8 @@
 
 namespace mezzo::text {
 
-/// How many bytes of rows stay in memory. What is more goes to unlinked files that are mapped, which the kernel writes
-/// to the disk and reads again as it needs memory. Thread-safe.
+/// Limits the bytes of rows in memory. Rows beyond the limit go to unlinked files that are mapped; the kernel writes
+/// their pages to the disk and reads them again as it needs memory. Thread-safe.
 class RowMemory {
  public:
   /// @param folder  of the files; it should be on a disk
@@ -48,10 +49,12 @@ class RowArena {
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
 
-  /// @return room for so many bytes, aligned for any number.
+  /// @return `bytes` bytes, aligned for any number.
   /// @throws c10::Error  for a disk that is full
   std::byte* allocate(size_t bytes);
   bool has_file() const { return file_ >= 0; }
+  /// The number of bytes that were allocated before `bytes`, which are of this arena.
+  int64_t offset(const void* bytes) const;
 
  private:
   struct Block {
@@ -63,7 +66,8 @@ class RowArena {
 
   std::shared_ptr<RowMemory> memory_;
   std::vector<Block> blocks_;
-  size_t used_ = 0;  // of the last
+  std::map<const void*, int64_t> offsets_;  // of the blocks
+  size_t used_ = 0;                         // of the last
   int64_t file_size_ = 0;
   int file_ = -1;
 };
@@ -104,7 +108,7 @@ class Rows {
     for (const Row row : more) push_back(row);
   }
 
-  /// The rows at these places, in their order; none of none.
+  /// The rows at these places, in their order; empty if there are no rows.
   Rows select(std::span<const int64_t> places) const {
     Rows selected;
     selected.arena_ = arena_;
@@ -113,7 +117,7 @@ class Rows {
       selected.rows_.push_back(rows_[static_cast<size_t>(place)]);
     return selected;
   }
-  /// So many rows from `begin` on; none of none.
+  /// `count` rows from `begin` on; empty if there are no rows.
   Rows subspan(size_t begin, size_t count) const {
     Rows part;
     part.arena_ = arena_;
@@ -123,13 +127,15 @@ class Rows {
     return part;
   }
 
-  /// The places of the rows in the order in which a file has them, or else as they are. A file that is larger than the
-  /// memory is read fast in this order alone.
+  /// The places of the rows in the order of the file, or as they are if there is no file. A file that is larger than
+  /// the memory is read fast only in this order.
   std::vector<int64_t> storage_order() const {
     std::vector<int64_t> order(size());
     std::iota(order.begin(), order.end(), int64_t{0});
     if (arena_ && arena_->has_file()) {
-      std::ranges::sort(order, {}, [&](int64_t i) { return std::pair(rows_[static_cast<size_t>(i)].data(), i); });
+      std::vector<int64_t> offsets;
+      for (const Row row : rows_) offsets.push_back(arena_->offset(row.data()));
+      std::ranges::stable_sort(order, {}, [&](int64_t i) { return offsets[static_cast<size_t>(i)]; });
     }
     return order;
   }
