@@ -13,7 +13,6 @@ namespace {
 
 using Ids = std::span<const int32_t>;
 
-/// What a text becomes.
 struct Encoded {
   Encoding encoding = {};
   std::vector<int32_t> window_lengths = {};
@@ -40,22 +39,27 @@ void add_text(TokenizedTexts& texts, Ids ids, Ids token_types, Ids window_length
   add_row(texts.window_lengths, window_lengths, window_lengths.size() < 2, texts.ids, one_window);
 }
 
-/// @param order  the places of all texts, in the order in which they are read
-/// @param encode  an Encoded of the text at a place
-template <class Encode>
+/// @param order  the positions of all texts, in the order in which they are read
+/// @param bytes_of, encode  the length and the Encoded of the text at a position
+template <class BytesOf, class Encode>
 TokenizedTexts encode_all(const std::vector<int64_t>& order,
                           const TokenizeOptions& options,
                           bool has_words,
+                          const BytesOf& bytes_of,
                           const Encode& encode) {
-  constexpr int64_t kTextsPerTask = 64, kTextsAtATime = 16384;  // the latter wait in memory for their place
+  constexpr int64_t kTextsPerTask = 64, kTextsAtATime = 16384;
+  constexpr size_t kBytesAtATime = size_t{32} << 20;  // of texts whose Encoded wait in memory
   const auto& memory = options.memory;
   using RowsOfIds = Rows<int32_t>;
   TokenizedTexts texts{RowsOfIds(memory), RowsOfIds(memory), RowsOfIds(memory), RowsOfIds(memory)};
   const int64_t count = std::ssize(order);
-  for (int64_t first = 0; first < count; first += kTextsAtATime) {
-    std::vector<Encoded> some(static_cast<size_t>(std::min(kTextsAtATime, count - first)));
-    at::parallel_for(0, std::ssize(some), kTextsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) some[i] = encode(order[first + i]);
+  for (int64_t first = 0, end = 0; first < count; first = end) {
+    for (size_t bytes = 0; end < std::min(count, first + kTextsAtATime) && bytes < kBytesAtATime; ++end) {
+      bytes += bytes_of(order[end]);
+    }
+    std::vector<Encoded> some(static_cast<size_t>(end - first));
+    at::parallel_for(first, end, kTextsPerTask, [&, first](int64_t begin, int64_t end_of_task) {
+      for (int64_t i = begin; i < end_of_task; ++i) some[i - first] = encode(order[i]);
     });
     for (const auto& [encoding, window_lengths, lost] : some) {
       add_text(texts, encoding.input_ids, encoding.token_type_ids, window_lengths);
@@ -63,7 +67,7 @@ TokenizedTexts encode_all(const std::vector<int64_t>& order,
       texts.truncated += encoding.truncated;
       texts.lost_tokens += lost;
     }
-    if (options.on_texts) options.on_texts(first + std::ssize(some));
+    if (options.on_texts) options.on_texts(end);
   }
   if (std::ranges::is_sorted(order)) return texts;
   std::vector<int64_t> places(order.size());
@@ -111,7 +115,8 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         const TokenizeOptions& options) {
   TORCH_CHECK_VALUE(text_pairs.empty() || text_pairs.size() == texts.size(), "tokenize: ", texts.size(),
                     " texts cannot be paired with ", text_pairs.size());
-  return encode_all(texts.storage_order(), options, /*has_words=*/false, [&](int64_t i) {
+  const auto bytes_of = [&](int64_t i) { return texts[i].size() + (text_pairs.empty() ? 0 : text_pairs[i].size()); };
+  return encode_all(texts.storage_order(), options, /*has_words=*/false, bytes_of, [&](int64_t i) {
     return encode_cut(max_length, options.count_lost, [&](int64_t most) {
       return text_pairs.empty() ? tokenizer.encode(texts[i], most) : tokenizer.encode(texts[i], text_pairs[i], most);
     });
@@ -124,7 +129,8 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         const TokenizeOptions& options) {
   std::vector<int64_t> order(words.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  return encode_all(order, options, /*has_words=*/true, [&](int64_t i) {
+  const auto bytes_of = [&](int64_t i) { return words[i].size() * sizeof(std::string); };
+  return encode_all(order, options, /*has_words=*/true, bytes_of, [&](int64_t i) {
     return encode_cut(max_length, options.count_lost,
                       [&](int64_t most) { return tokenizer.encode_words(words[i], most); });
   });
@@ -135,7 +141,8 @@ TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
                                 int64_t max_length,
                                 int64_t stride,
                                 const TokenizeOptions& options) {
-  return encode_all(texts.storage_order(), options, /*has_words=*/false, [&](int64_t i) {
+  const auto bytes_of = [&](int64_t i) { return texts[i].size(); };
+  return encode_all(texts.storage_order(), options, /*has_words=*/false, bytes_of, [&](int64_t i) {
     Encoded all;
     for (const Encoding& window : tokenizer.encode_windows(texts[i], max_length, stride)) {
       const auto append_to = [](std::vector<int32_t>& ids, Ids more) {

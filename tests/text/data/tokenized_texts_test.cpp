@@ -89,6 +89,15 @@ TEST(TokenizedTextsTest, RefusesAnotherNumberOfSecondTexts) {
   EXPECT_THROW(tokenize(ByteTokenizer(), Texts{"a", "bc"}, Texts{"d"}, 0), c10::ValueError);
 }
 
+TEST(TokenizedTextsTest, KeepsFewLongTextsInMemoryAtATime) {
+  std::vector<int64_t> done;
+  TokenizeOptions options;
+  options.on_texts = [&](int64_t texts) { done.push_back(texts); };
+  tokenize(ByteTokenizer(), Texts(std::vector<std::string>(3, std::string(20 << 20, 'a'))), {}, /*max_length=*/2,
+           options);
+  EXPECT_THAT(done, ElementsAre(2, 3));
+}
+
 TEST(TokenizedTextsTest, EncodesWindowsAndKeepsTheirLengthsWhereThereAreAny) {
   const auto tokenized = tokenize_windows(ByteTokenizer(), Texts{"ab", "abcde"}, /*max_length=*/2, /*stride=*/0);
   EXPECT_THAT(tokenized.ids, ElementsAre(ElementsAre('a', 'b'), ElementsAre('a', 'b', 'c', 'd', 'e')));
