@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 
 #include "system/unique_fd.h"
 #include "text/io/read_error.h"
+#include "text/io/utf8.h"
 
 #ifdef MEZZO_HAS_ZLIB
 #include <zlib.h>
@@ -172,11 +172,7 @@ class ZstdBytes : public ByteSource {
 };
 #endif
 
-std::string ending_of(const std::filesystem::path& file) {
-  std::string ending = file.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return ending;
-}
+std::string ending_of(const std::filesystem::path& file) { return ascii_lower(file.extension().string()); }
 
 }  // namespace
 

@@ -44,8 +44,7 @@ bool locale_is_utf8() {
   for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(variable);
     if (value != nullptr && *value != '\0') {
-      std::string lower = value;
-      std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+      const std::string lower = ascii_lower(value);
       return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
     }
   }

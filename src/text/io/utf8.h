@@ -31,6 +31,9 @@ size_t find_invalid_utf8(std::string_view bytes);
 /// The text with every maximal invalid part replaced by U+FFFD.
 std::string replace_invalid_utf8(std::string_view bytes);
 
+/// The text with A to Z in lower case.
+std::string ascii_lower(std::string_view text);
+
 /// The text with line breaks and other control characters of ASCII as spaces: names that files give, in a message.
 std::string in_one_line(std::string text);
 

@@ -3,8 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cctype>
 
+#include "text/io/utf8.h"
 #include "text/models/activation_names.h"
 
 namespace mezzo::text {
@@ -13,11 +13,11 @@ namespace {
 /// "P2C | c2p" as {"p2c", "c2p"}.
 std::vector<std::string> split_types(const std::string& text) {
   std::vector<std::string> types(1);
-  for (const char letter : text) {
+  for (const char letter : ascii_lower(text)) {
     if (letter == '|') {
       types.emplace_back();
     } else {
-      types.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+      types.back() += letter;
     }
   }
   for (std::string& type : types) {

@@ -5,17 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string_view>
+
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
-
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  return lower;
-}
 
 bool is_ip_address(const std::string& host) {
   std::array<unsigned char, sizeof(in6_addr)> address{};
@@ -36,19 +31,19 @@ std::string without_port(std::string_view host) {
     name.remove_suffix(1);
   }
   const bool is_port = rest.starts_with(':') && rest.find_first_not_of("0123456789", 1) == rest.npos;
-  return rest.empty() || is_port ? in_lower_case(name) : "";
+  return rest.empty() || is_port ? ascii_lower(name) : "";
 }
 
 std::string name_of_this_machine() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
-  return in_lower_case(name.data());
+  return ascii_lower(name.data());
 }
 
 }  // namespace
 
 AllowedHosts::AllowedHosts(const std::string& listens_on, const std::vector<std::string>& more)
-    : names_{in_lower_case(listens_on), "localhost", name_of_this_machine()} {
+    : names_{ascii_lower(listens_on), "localhost", name_of_this_machine()} {
   for (const std::string& host : more) {
     names_.push_back(without_port(host));
   }
@@ -68,7 +63,7 @@ bool is_from_another_site(const HttpRequest& request) {
   const size_t scheme_end = request.origin.find("://");
   return !request.origin.empty() &&  // "null" for a page without an origin
          (scheme_end == std::string::npos ||
-          in_lower_case(request.origin.substr(scheme_end + 3)) != in_lower_case(request.host));
+          ascii_lower(request.origin.substr(scheme_end + 3)) != ascii_lower(request.host));
 }
 
 }  // namespace mezzo::text
