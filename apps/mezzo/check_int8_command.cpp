@@ -148,11 +148,10 @@ Run add_check_int8(CLI::App& app) {
       "Examples:\n"
       "  mezzo check-int8 --model out --data dev.jsonl");
   return [flags] {
-    flags->model.check();
     if (!(flags->max_loss >= 0 && flags->max_loss <= 100)) {
       throw UsageError(fmt::format("--max-loss is {}, expected a number from 0 to 100", flags->max_loss));
     }
-    flags->model.model = find_model(flags->model.model);
+    flags->model.check();
     return run_check_int8(*flags);
   };
 }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace mezzo::app {
@@ -23,10 +25,20 @@ struct OptionNotes {
   std::vector<std::string> choices = {};  ///< the names that it takes, if they can be counted
   bool is_basic = true;                   ///< `--help` shows it; `--help-all` shows all options
   bool is_required = false;               ///< marked in help, and checked by its command
+  bool is_of_data = false;                ///< about the files of --data, without which check_has_data() refuses it
 };
 
 /// The notes of `option`, to be read or set.
 OptionNotes& notes_of(const CLI::Option* option);
+
+/// All of `text` as a number.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  text.remove_prefix(text.starts_with('+') ? 1 : 0);
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
 
 /// What `option` takes that `text` is not, or nothing.
 std::string_view unmet_type(const CLI::Option& option, const std::string& text);

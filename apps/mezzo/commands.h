@@ -44,6 +44,8 @@ Run add_check_int8(CLI::App& app);
 Run add_ops(CLI::App& app);
 Run add_completion(CLI::App& app);
 Run add_manual(CLI::App& app);
+Run add_help(CLI::App& app);  ///< after all commands that it names
+Run add_version(CLI::App& app);
 Run add_doctor(CLI::App& app);
 Run add_compare(CLI::App& app);
 Run add_serve(CLI::App& app);

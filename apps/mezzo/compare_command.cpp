@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "command_line.h"
 #include "commands.h"
 #include "labelled_texts.h"
 #include "mezzo/text/io/atomic_file.h"
@@ -169,18 +170,16 @@ Run add_compare(CLI::App& app) {
   app.add_option("--output", flags->output, "file for an HTML page of the comparison")->type_name("FILE");
   app.add_flag("--json", flags->json, "print a JSON object");
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
+  for (const char* name : {"--precision", "--device", "--max-length", "--threads"}) {
+    notes_of(app.get_option(name)).is_of_data = true;
+  }
   app.footer(
       "Examples:\n"
       "  mezzo compare out/a out/b\n"
       "  mezzo compare out/a out/b --data test.jsonl --output comparison.html");
   return [flags, &app] {
     flags->model.check();
-    for (const char* name : {"--precision", "--device", "--max-length", "--threads", "--text-column", "--pair-column",
-                             "--label-column", "--unquoted", "--encoding", "--delimiter", "--columns", "--no-header"}) {
-      if (flags->data.empty() && app.count(name) > 0) {
-        throw UsageError(fmt::format("{} is about the texts and models of --data, which is missing", name));
-      }
-    }
+    check_has_data(app);
     if (flags->runs.size() < 2 || flags->runs.size() > text::kMostComparedRuns) {
       throw UsageError(fmt::format("{} to compare; pass 2 to {} folders of runs",
                                    flags->runs.size() == 1 ? "one run" : fmt::format("{} runs", flags->runs.size()),

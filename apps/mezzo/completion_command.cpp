@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "help.h"
+#include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/io/standard_output.h"
 #include "mezzo/version.h"
 
@@ -36,6 +37,13 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
     text.replace(at, what.size(), by);
   }
   return text;
+}
+
+/// The completion of the value of `flag`: nothing for a switch, `files`, or its choices in `format`.
+std::string value_of(const CLI::Option& flag, const std::string& files, const char* format) {
+  const auto& choices = notes_of(&flag).choices;
+  if (flag.get_expected_max() == 0) return "";
+  return choices.empty() ? files : fmt::format(fmt::runtime(format), fmt::join(choices, " "));
 }
 
 /// What is neither a flag nor one of a flag's names is left to bash: files.
@@ -89,11 +97,8 @@ std::string zsh_script(const std::vector<const CLI::App*>& commands) {
     for (const CLI::Option* flag : flags_of(*command)) {
       auto what = quoted(flag->get_description());
       for (const char* sign : {"[", "]", ":"}) what = replaced(what, sign, "\\" + std::string(sign));
-      const auto& choices = notes_of(flag).choices;
-      const std::string value = flag->get_expected_max() == 0 ? ""
-                                : choices.empty()             ? ":value:_files"
-                                                              : fmt::format(":value:({})", fmt::join(choices, " "));
-      cases += fmt::format(" \\\n        '*--{}[{}]{}'", name_of(flag), what, value);
+      cases += fmt::format(" \\\n        '*--{}[{}]{}'", name_of(flag), what,
+                           value_of(*flag, ":value:_files", ":value:({})"));
     }
     const auto words = words_of(*command);
     cases += words.empty() ? " \\\n        '*:file:_files' ;;\n"
@@ -146,11 +151,8 @@ complete -c mezzo -n 'not __mezzo_command >/dev/null' -f
                           quoted(command->get_description()));
     const std::string is_it = fmt::format("complete -c mezzo -n '__mezzo_is {}'", command->get_name());
     for (const CLI::Option* flag : flags_of(*command)) {
-      const auto& choices = notes_of(flag).choices;
-      const std::string value = flag->get_expected_max() == 0 ? ""
-                                : choices.empty()             ? " -r"
-                                                              : fmt::format(" -x -a '{}'", fmt::join(choices, " "));
-      script += fmt::format("{} -l {} -d '{}'{}\n", is_it, name_of(flag), quoted(flag->get_description()), value);
+      script += fmt::format("{} -l {} -d '{}'{}\n", is_it, name_of(flag), quoted(flag->get_description()),
+                            value_of(*flag, " -r", " -x -a '{}'"));
     }
     if (const auto words = words_of(*command); !words.empty()) {
       script += fmt::format("{} -f -a '{}'\n", is_it, fmt::join(words, " "));
@@ -168,7 +170,7 @@ std::string manual_page(const CLI::App& program) {
   const auto add = [&](const std::string& heading, const CLI::App& app) {
     std::string text = replaced(replaced(help_text(app, /*shows_all=*/true), "\\", "\\(rs"), "-", "\\-");
     text = replaced(replaced(replaced(text, "'", "\\(aq"), "~", "\\(ti"), "\n.", "\n\\&.");
-    page += fmt::format(".SH {}\n.nf\n{}.fi\n", replaced(heading, "-", "\\-"), text);
+    page += fmt::format(".SH {}\n.nf\n.in 0\n{}.fi\n", replaced(heading, "-", "\\-"), text);
   };
   add("SYNOPSIS", program);
   for (const CLI::App* app : shown_commands(program)) add("MEZZO " + app->get_name(), *app);
@@ -198,6 +200,26 @@ Run add_completion(CLI::App& app) {
     } else {
       throw UsageError(fmt::format("'{}' is not a known shell; pass bash, zsh or fish", *shell));
     }
+    return 0;
+  };
+}
+
+Run add_help(CLI::App& app) {
+  auto name = std::make_shared<std::string>();
+  const auto names = command_names(*app.get_parent());
+  notes_of(app.add_option("command", *name, "the command; without it, all of them")->type_name("COMMAND")).choices =
+      names;
+  return [name, names, &app] {
+    const CLI::App* of = name->empty() ? app.get_parent() : find_command(*app.get_parent(), *name);
+    if (of == nullptr) throw UsageError(fmt::format("'{}' is no command.{}", *name, text::did_you_mean(*name, names)));
+    text::write_stdout(help_text(*of, /*shows_all=*/false));
+    return 0;
+  };
+}
+
+Run add_version(CLI::App&) {
+  return [] {
+    text::write_stdout("mezzo " MEZZO_VERSION "\n");
     return 0;
   };
 }

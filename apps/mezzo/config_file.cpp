@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "command_line.h"
 #include "commands.h"
-#include "config_values.h"
-#include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/io/toml_text.h"
 #include "mezzo/text/train/recorded_settings.h"
 #include "other_names.h"
@@ -32,20 +32,13 @@ std::optional<std::string> config_path(const std::vector<std::string>& arguments
 
 bool is_run_json(const std::string& path) { return path.ends_with(".json"); }
 
-/// Strings, and arrays of them; switches as TOML has them.
+/// Strings, and arrays of them.
 toml::table settings_of_run(const std::string& path) {
   toml::table table;
-  for (const auto& [name, values, is_switch] : as_usage([&] { return text::recorded_settings(path); })) {
-    const bool is_boolean = is_switch && values.size() == 1 && (values[0] == "true" || values[0] == "false");
-    if (is_boolean) {
-      table.insert(name, values.front() == "true");
-    } else if (values.size() == 1) {
-      table.insert(name, values.front());
-    } else {
-      toml::array array;
-      for (const std::string& value : values) array.push_back(value);
-      table.insert(name, std::move(array));
-    }
+  for (const auto& [name, values] : as_usage([&] { return text::recorded_settings(path); })) {
+    toml::array array;
+    for (const std::string& value : values) array.push_back(value);
+    values.size() == 1 ? table.insert(name, values.front()) : table.insert(name, std::move(array));
   }
   return table;
 }
@@ -78,6 +71,7 @@ toml::table parse_config(const std::string& path) {
 namespace {
 
 std::optional<std::string> to_text(const toml::node& node) {
+  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
@@ -88,102 +82,54 @@ std::optional<std::string> to_text(const toml::node& node) {
 
 std::string to_flag(std::string_view key) {
   std::string flag = "--" + std::string(key);
-  std::replace(flag.begin(), flag.end(), '_', '-');
+  std::ranges::replace(flag, '_', '-');
   return flag;
 }
-
-namespace {
-
-/// The settings of a command, for keys that are none.
-std::vector<std::string> setting_names(const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      if (name != "config" && !name.starts_with("help")) names.push_back(name);
-    }
-  }
-  return names;
-}
-
-/// For a key that other programs use.
-std::vector<std::string> arguments_of_other_name(const std::string& flag,
-                                                 const toml::node& value,
-                                                 const CLI::App& command,
-                                                 const std::string& where) {
-  std::vector<std::string> given;
-  const auto add = [&](const toml::node& node) {
-    const auto* boolean = node.as_boolean();
-    const auto text =
-        boolean != nullptr ? std::optional<std::string>(boolean->get() ? "true" : "false") : to_text(node);
-    if (!text)
-      throw UsageError(fmt::format("{}: '{}' must be a string, a number, true or false", where, flag.substr(2)));
-    given.push_back(given.empty() ? flag + "=" + *text : *text);
-  };
-  if (const auto* array = value.as_array(); array != nullptr && !array->empty()) {
-    for (const toml::node& node : *array) add(node);
-  } else {
-    add(value);
-  }
-  try {
-    return in_own_names(given, command);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("{}: {}", where, error.what()));
-  }
-}
-
-}  // namespace
 
 std::vector<std::string> to_arguments(const std::string& key,
                                       const toml::node& value,
                                       const CLI::App& command,
                                       const std::string& where) {
-  const std::string flag = to_flag(key);
-  const CLI::Option* option = command.get_option_no_throw(flag);
-  if (option == nullptr && std::ranges::count(other_names(command), flag) > 0) {
-    return arguments_of_other_name(flag, value, command, where);
+  const auto refuse = [&](const std::string& why) { throw UsageError(fmt::format("{}: '{}' {}", where, key, why)); };
+  const Flag flag = find_flag(to_flag(key), command);
+  if (!flag.is_known() || flag.name == "--config" || flag.name.starts_with("--help")) {
+    refuse(fmt::format("is no setting of mezzo {}.{}", command.get_name(), did_you_mean_option(key, command)));
   }
-  if (option == nullptr || flag == "--config" || flag.starts_with("--help")) {
-    throw UsageError(fmt::format("{}: '{}' is no setting of mezzo {}.{}", where, key, command.get_name(),
-                                 text::did_you_mean(key, setting_names(command))));
-  }
-  const bool is_switch = option->get_expected_max() == 0;
-  if (const auto* boolean = value.as_boolean(); boolean != nullptr && is_switch) {
-    return boolean->get() ? std::vector{flag} : std::vector<std::string>();
-  }
-  const bool takes_several = option->get_expected_max() > 1;
-  if (const auto* array = value.as_array(); array != nullptr && takes_several) {
-    if (array->empty()) {
-      throw UsageError(fmt::format("{}: '{}' is an empty array; name a file, or leave it out", where, key));
+  const bool has_meaning = flag.option != nullptr;  // else in_own_names() says what to do
+  const bool is_switch = has_meaning && flag.is_switch(), takes_several = flag.takes_several();
+  const bool is_number = flag.other == nullptr && !unmet_type(*flag.option, "").empty();
+  const std::string expected = is_switch       ? "true or false"
+                               : takes_several ? "a string or an array of strings"
+                                               : "a string or a number";
+  std::vector<const toml::node*> nodes;
+  const auto* array = value.as_array();
+  if (array == nullptr) nodes.push_back(&value);
+  for (size_t i = 0; array != nullptr && i < array->size(); ++i) nodes.push_back(array->get(i));
+  if (nodes.empty()) refuse("is an empty array; give it a value, or leave it out");
+  if (array != nullptr && (is_switch || is_number)) refuse("must be " + expected);
+  std::vector<std::string> arguments;
+  for (const toml::node* node : nodes) {
+    std::string text = to_text(*node).value_or("");
+    const bool fits =
+        is_switch ? text == "true" || text == "false" : node->is_string() || (node->is_number() && !takes_several);
+    if (!fits && has_meaning) refuse("must be " + expected);
+    const auto type = is_number ? unmet_type(*flag.option, text) : "";
+    if (!type.empty()) refuse(fmt::format("is '{}', it must be {}", text, type));
+    if (array != nullptr && !takes_several && text.find(',') != std::string::npos) text = '"' + text + '"';
+    if (arguments.empty()) {
+      arguments.push_back(fmt::format("{}={}", flag.name, text));
+    } else if (takes_several) {
+      arguments.push_back(text);
+    } else {  // names, as A,B,C
+      arguments.front() += "," + text;
     }
-    std::vector<std::string> arguments = {flag};
-    for (const toml::node& element : *array) {
-      if (!element.is_string()) {
-        throw UsageError(fmt::format("{}: '{}' must be a string or an array of strings", where, key));
-      }
-      arguments.push_back(element.as_string()->get());
-    }
-    return arguments;
   }
-  const auto given = to_text(value);
-  if (!given || is_switch) {
-    throw UsageError(
-        fmt::format("{}: '{}' must be {}", where, key, is_switch ? "true or false" : "a string or a number"));
+  try {
+    return in_own_names(arguments, command);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", where, error.what()));
   }
-  if (const auto type = unmet_type(*option, *given); !type.empty()) {
-    throw UsageError(fmt::format("{}: '{}' is '{}', it must be {}", where, key, *given, type));
-  }
-  return {flag + "=" + *given};
 }
-
-namespace {
-
-/// Whether a flag stands on the command line.
-bool is_given(const std::vector<std::string>& arguments, const std::string& flag) {
-  return std::ranges::any_of(
-      arguments, [&](const std::string& argument) { return argument == flag || argument.starts_with(flag + "="); });
-}
-
-}  // namespace
 
 void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app) {
   const auto path = config_path(arguments);
@@ -191,6 +137,10 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
   if (!path || command == nullptr || command->get_option_no_throw("--config") == nullptr) {
     return;
   }
+  std::set<std::string> given;  // on the command line, whose flags win
+  for (const std::string& argument : in_own_names(arguments, *command))
+    given.insert(find_flag(argument, *command).name);
+  std::map<std::string, std::string> places;
   std::vector<std::string> from_file;
   const bool is_search = command->get_name() == "tune";  // which reads its tables itself
   for (const auto& [key, value] : parse_config(*path)) {
@@ -198,9 +148,16 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
       continue;
     }
     const auto where = place_of(*path, value);
-    bool is_needed = true;  // a flag of the command line wins
+    bool is_needed = true;
     for (std::string& argument : to_arguments(std::string(key.str()), value, *command, where)) {
-      if (argument.starts_with("--")) is_needed = !is_given(arguments, argument.substr(0, argument.find('=')));
+      const std::string flag = find_flag(argument, *command).name;
+      const bool is_flag = flag.starts_with("--");
+      // --init-scale adds to --loss-scale.
+      if (is_flag && flag != "--loss-scale" && !places.emplace(flag, where).second) {
+        throw UsageError(fmt::format("{}: '{}' sets {}, which {} sets; leave one of them out", where, key.str(), flag,
+                                     places[flag]));
+      }
+      if (is_flag) is_needed = !given.contains(flag);
       if (is_needed) from_file.push_back(std::move(argument));
     }
   }
@@ -213,18 +170,17 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
 std::string place_in_config_file(const std::vector<std::string>& arguments,
                                  const std::string& message,
                                  const CLI::App& command) {
-  const std::string flag = message.substr(0, message.find(' '));
+  const std::string option = message.substr(0, message.find(' '));
   const auto path = config_path(arguments);
-  if (!path || !flag.starts_with("--")) {
-    return "";
-  }
-  if (is_given(arguments, flag)) {
-    return "";  // it won
+  const auto sets_it = [&](std::string_view flag) {
+    return std::ranges::count(find_flag(flag, command).sets(), option) > 0;
+  };
+  if (!path || !option.starts_with("--") || std::ranges::any_of(arguments, sets_it)) {
+    return "";  // the command line wins
   }
   try {
     for (const auto& [key, value] : parse_config(*path)) {
-      const auto own = in_own_names({to_flag(key.str()) + "=value"}, command);
-      if (is_given(own, flag)) return place_of(*path, value) + ": ";
+      if (sets_it(to_flag(key.str()))) return place_of(*path, value) + ": ";
     }
   } catch (const UsageError&) {  // of a command that had not come to read it
   }

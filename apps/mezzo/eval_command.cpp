@@ -63,7 +63,6 @@ Run add_eval(CLI::App& app) {
       "  mezzo eval --model out --data test.csv --label-column stars --json");
   return [flags] {
     flags->model.check();
-    flags->model.model = find_model(flags->model.model);
     return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_eval(*flags, group); });
   };
 }

@@ -78,14 +78,13 @@ Run add_export(CLI::App& app) {
       "  mezzo export --model out --onnx out/model.onnx\n"
       "  mezzo export --model out --onnx out/model_fp16.onnx --precision fp16");
   return [flags] {
-    flags->model.check();
     if (flags->model.precision != "fp32" && flags->model.precision != "fp16") {
       throw UsageError(fmt::format("--precision is '{}', expected fp32 or fp16", flags->model.precision));
     }
     if (flags->onnx.extension() != ".onnx") {
       throw UsageError(fmt::format("--onnx is '{}', expected a file named .onnx", flags->onnx.string()));
     }
-    flags->model.model = find_model(flags->model.model);
+    flags->model.check();
     return run_export(*flags);
   };
 }

@@ -64,7 +64,7 @@ std::string with_metavar(const CLI::Option& option) {
   if (!option.get_snames().empty()) name = fmt::format("-{}, {}", option.get_snames().front(), name);
   const std::string metavar = metavar_of(option);
   return fmt::format("{}{}{}{}", name, name.empty() || metavar.empty() ? "" : " ", metavar,
-                     option.get_expected_max() > 1 ? "..." : "");
+                     option.get_expected_max() > 1 && option.get_allow_extra_args() ? "..." : "");
 }
 
 /// In the order of their first member, but first those with a required option, and last the group that CLI11 gives.

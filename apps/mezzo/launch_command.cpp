@@ -21,6 +21,7 @@
 #include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/launch/launcher.h"
 #include "mezzo/text/machine/threads.h"
+#include "other_names.h"
 
 namespace mezzo::app {
 namespace {
@@ -86,7 +87,7 @@ void check_command(const Arguments& command, const CLI::App& launch_app) {
   if (name.starts_with('-')) {
     const std::string flag = name.substr(0, name.find('='));
     throw UsageError(fmt::format("{} is no option of mezzo launch.{} See mezzo launch --help", flag,
-                                 text::did_you_mean(flag, option_names(launch_app))));
+                                 did_you_mean_option(flag, launch_app)));
   }
   if (name == "launch") {
     throw UsageError("'launch' is no command to launch. See mezzo --help");
@@ -175,12 +176,9 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
   const CLI::App& launch_app = *find_command(app, "launch");
   size_t begin = 1;
   while (begin < arguments.size() && arguments[begin].starts_with('-') && arguments[begin] != "--") {
-    const size_t equals = arguments[begin].find('=');
-    std::string flag = arguments[begin].substr(0, equals);
-    std::ranges::replace(flag, '_', '-');
-    const CLI::Option* option = launch_app.get_option_no_throw(flag);
-    if (option == nullptr) break;
-    begin += option->get_expected_max() > 0 && equals == std::string::npos ? 2 : 1;
+    const Flag flag = find_flag(arguments[begin], launch_app);
+    if (!flag.is_known()) break;
+    begin += flag.is_switch() || arguments[begin].find('=') != std::string::npos ? 1 : 2;
   }
   begin = std::min(begin, arguments.size());
   const auto first = arguments.begin() + static_cast<std::ptrdiff_t>(begin);

@@ -86,6 +86,8 @@ int run(int argc, char** argv) {
       command(kOther, "doctor", "Examine this machine, and advise a precision", mezzo::app::add_doctor),
       command(kOther, "ops", "List the ops and their precisions under autocast", mezzo::app::add_ops),
       command(kOther, "completion", "Print a script that makes a shell complete commands", mezzo::app::add_completion),
+      command(kOther, "version", "Show the version", mezzo::app::add_version),
+      command(kOther, "help", "Show the options of a command", mezzo::app::add_help),
       command(kHidden, "manual", "Print the manual page", mezzo::app::add_manual),
   };
 

@@ -53,6 +53,7 @@ void ModelFlags::check() {
     TORCH_CHECK_VALUE(threads <= text::kMostThreads, "--threads is ", threads, ", expected at most ",
                       text::kMostThreads);
   });
+  model = find_model(model);
 }
 
 text::ClassifierOptions ModelFlags::options() const {

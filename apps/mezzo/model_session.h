@@ -34,7 +34,7 @@ struct ModelFlags {
 
   bool is_int8() const { return precision == "int8"; }
   void add_to(CLI::App& app, bool chooses_precision = true, bool names_model = true);
-  /// Of int8 the device is the CPU then. @throws UsageError
+  /// Then the device of int8 is the CPU, and the model is a folder, downloaded if it was not. @throws UsageError
   void check();
   /// What they say of a classifier, once they are checked; the number of threads is set.
   text::ClassifierOptions options() const;

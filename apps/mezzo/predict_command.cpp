@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -33,7 +35,14 @@ struct PredictFlags {
   bool logits = false;
 };
 
-bool is_csv(const std::filesystem::path& path) { return path.extension() == ".csv"; }
+/// In lower case.
+std::string ending_of(const std::filesystem::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending;
+}
+
+bool is_csv(const std::filesystem::path& path) { return ending_of(path) == ".csv"; }
 
 /// Whether predictions would replace a file of the model. Earlier predictions may lie beside it.
 bool is_of_model(const std::filesystem::path& output, const std::filesystem::path& model) {
@@ -149,14 +158,18 @@ Run add_predict(CLI::App& app) {
       "  mezzo predict --model out --text \"it rains\"\n"
       "  mezzo predict --model out --data texts.csv --output labels.csv\n"
       "  tail -f log.txt | mezzo predict --model out");
-  return [flags] {
-    flags->model.check();
+  return [flags, &app] {
     as_usage([&] {
       const auto [top_k, min_score] = flags->options;
       TORCH_CHECK_VALUE(top_k.value_or(1) >= 1, "--top-k is ", *top_k, ", expected at least 1");
       TORCH_CHECK_VALUE(min_score >= 0 && min_score <= 1, "--min-score is ", min_score,
                         ", expected a number from 0 to 1");
     });
+    constexpr std::array kEndings = {"", ".jsonl", ".json", ".txt", ".csv"};
+    if (std::ranges::find(kEndings, ending_of(flags->output)) == kEndings.end()) {
+      throw UsageError(
+          fmt::format("--output is '{}', expected a name that ends in .jsonl or .csv", flags->output.string()));
+    }
     if (is_csv(flags->output) && (flags->logits || flags->options.top_k)) {
       throw UsageError("--logits and --top-k are for JSON Lines; pass an --output that ends in .jsonl");
     }
@@ -166,7 +179,8 @@ Run add_predict(CLI::App& app) {
     if (flags->text_pair && !flags->text) {
       throw UsageError("--text-pair needs --text, the first text of the pair; pairs of a file are columns of --data");
     }
-    flags->model.model = find_model(flags->model.model);
+    check_has_data(app);
+    flags->model.check();
     return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_predict(*flags, group); });
   };
 }

@@ -9,9 +9,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "command_line.h"
+#include "commands.h"
+#include "mezzo/text/train/settings.h"
 
 namespace mezzo::app {
 namespace {
@@ -84,25 +87,25 @@ void print_notes(const text::LabeledRows& rows) {
 }
 
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
-  app.add_option("--text-column", columns.text, "column of the texts; a key in JSON")
-      ->capture_default_str()
-      ->type_name("NAME");
-  app.add_option("--pair-column", columns.text_pair, "column of the second texts of pairs; text_pair if a file has it")
-      ->type_name("NAME");
-  if (has_labels) {
-    app.add_option("--label-column", columns.label, "column of the labels")->capture_default_str()->type_name("NAME");
+  text::visit_columns(columns, [&](const text::Setting& setting, auto& field) {
+    if (!has_labels && setting.name() == "label-column") return;
+    const std::string flag = fmt::format("--{}", setting.name()), help(setting.help());
+    CLI::Option* option = nullptr;
+    if constexpr (std::is_same_v<decltype(field), bool&>) {
+      option = app.add_flag(flag, field, help);
+    } else {
+      option = app.add_option(flag, field, help)->type_name(std::string(setting.metavar()))->default_str(field);
+    }
+    notes_of(option) = {.is_basic = setting.is_basic(), .is_of_data = true};
+  });
+}
+
+void check_has_data(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (notes_of(option).is_of_data && option->count() > 0 && app.count("--data") == 0) {
+      throw UsageError(fmt::format("{} is about --data, which is missing", option->get_name()));
+    }
   }
-  const auto expert = [&](CLI::Option* option) { notes_of(option).is_basic = false; };
-  expert(app.add_flag("--unquoted", columns.unquoted, "quotes in .csv and .tsv are plain characters"));
-  app.add_option("--encoding", columns.encoding, "encoding of the data files, e.g. GB18030; auto: detected")
-      ->capture_default_str()
-      ->type_name("NAME");
-  app.add_option("--delimiter", columns.delimiter, "delimiter of tables: a character, or tab; auto: detected")
-      ->capture_default_str()
-      ->type_name("C");
-  expert(app.add_option("--columns", columns.columns, "columns of tables without a header, e.g. text,label")
-             ->type_name("NAMES"));
-  expert(app.add_flag("--no-header", columns.no_header, "tables have no header; their columns have numbers from 1"));
 }
 
 void use_lines(std::span<const std::string> lines,

@@ -37,6 +37,8 @@ class LineReader {
 
 /// Flags that name the columns of a data file.
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
+/// @throws UsageError  for flags about data files, if --data is missing
+void check_has_data(const CLI::App& app);
 
 /// Prints to stderr how many rows had bytes that are not UTF-8, if any.
 void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of);

@@ -88,7 +88,10 @@ Run add_tokenize(CLI::App& app) {
       "Examples:\n"
       "  mezzo tokenize --model out --data texts.csv\n"
       "  mezzo tokenize --model out <texts.txt");
-  return [flags] { return run_tokenize(*flags); };
+  return [flags, &app] {
+    check_has_data(app);
+    return run_tokenize(*flags);
+  };
 }
 
 }  // namespace mezzo::app

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -9,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,15 +34,6 @@ struct TrainFlags {
   TrainConfig config;
   std::string config_file;
 };
-
-/// All of `text` as a number.
-template <class Number>
-std::optional<Number> parse_number(std::string_view text) {
-  text.remove_prefix(text.starts_with('+') ? 1 : 0);
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
-}
 
 template <class Number>
 std::string what_it_may_be(const Setting& setting) {
@@ -128,9 +117,14 @@ class AddSetting {
   CLI::App& app_;
 };
 
+void check(TrainConfig& config) {
+  if (config.max_steps == -1) config.max_steps.reset();  // transformers' default
+  as_usage([&] { config.validate(); });
+}
+
 int run_train(TrainFlags& flags) {
   const bool trains_folds = flags.config.folds > 0 && flags.config.fold == 0;
-  as_usage([&] { flags.config.validate(); });
+  check(flags.config);
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);
@@ -181,10 +175,8 @@ TrainConfig check_train_arguments(std::vector<std::string> arguments) {
   add_flags(*app.add_subcommand("train"), flags);
   arguments.insert(arguments.begin(), "train");
   parse_command_line(app, std::move(arguments));
-  return as_usage([&] {
-    flags.config.validate();
-    return flags.config;
-  });
+  check(flags.config);
+  return flags.config;
 }
 
 Run add_train(CLI::App& app) {

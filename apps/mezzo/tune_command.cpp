@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "commands.h"
-#include "config_values.h"
+#include "config_file.h"
 #include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/machine/threads.h"
 #include "mezzo/text/models/precision.h"
 #include "mezzo/text/train/train_config.h"
 #include "mezzo/text/tune/search.h"
 #include "model_session.h"
+#include "other_names.h"
 #include "stop_signal.h"
 
 namespace mezzo::app {
@@ -39,7 +40,11 @@ struct TuneFlags {
 /// Settings of mezzo train that a search sets itself, or that are not of one run.
 constexpr const char* kOwn[] = {"output", "resume", "overwrite", "pause-at", "dry-run", "folds", "fold", "keep"};
 
-std::string name_of(std::string_view key) { return to_flag(key).substr(2); }
+/// The setting of mezzo train that a key means, without its dashes.
+std::string name_of(std::string_view key, const CLI::App& train) {
+  const auto options = find_flag(to_flag(key), train).sets();
+  return (options.empty() ? to_flag(key) : options.back()).substr(2);
+}
 
 /// Settings that all trials must have in common to be compared, or to share the machine.
 constexpr const char* kCommon[] = {"metric", "task", "device", "threads"};
@@ -88,7 +93,7 @@ SearchedSetting searched(const std::string& key,
                          const toml::node& value,
                          const CLI::App& train,
                          const std::string& where) {
-  const std::string name = name_of(key);
+  const std::string name = name_of(key, train);
   check_not_own(name, where);
   if (std::ranges::find(kCommon, name) != std::end(kCommon)) {
     throw UsageError(fmt::format("{}: '{}' must be the same for all trials; put it into [train]", where, key));
@@ -113,9 +118,7 @@ SearchedSetting searched(const std::string& key,
     if (arguments.size() != 1 || arguments.front().find('=') == std::string::npos) {
       throw UsageError(fmt::format("{}: '{}' cannot be searched: it is a switch, or takes several", where, key));
     }
-    const size_t equals = arguments.front().find('=');
-    setting.name = arguments.front().substr(2, equals - 2);  // its own name, if the key is of another program
-    setting.values.push_back(arguments.front().substr(equals + 1));
+    setting.values.push_back(arguments.front().substr(arguments.front().find('=') + 1));
   }
   return setting;
 }
@@ -167,10 +170,10 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   Arguments fixed;
   std::vector<std::string> names;
   const auto check_new = [&](const toml::key& key, const toml::node& value) {
-    if (std::ranges::find(names, name_of(key.str())) != names.end()) {
+    names.push_back(name_of(key.str(), train));
+    if (std::ranges::count(names, names.back()) > 1) {
       throw UsageError(fmt::format("{}: '{}' is there twice; leave it out of one place", where(value), key.str()));
     }
-    names.push_back(name_of(key.str()));
   };
   const auto& common = table_of(file, "train", flags.config, "which holds the settings of mezzo train for all trials");
   for (const auto& [key, value] : common) {

@@ -34,9 +34,9 @@ size_t edits(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> candidates) {
+std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> candidates, size_t most) {
   const std::string wanted = spelling(name);
-  size_t limit = std::clamp<size_t>(wanted.size() / 3, 1, 3);
+  size_t limit = std::clamp<size_t>(wanted.size() / 3, 1, most);
   std::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(candidate.size(), wanted.size());

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 
 #include "mezzo/text/train/recorded_settings.h"
@@ -34,15 +33,6 @@ auto read_from(const std::filesystem::path& run_json, const Read& read) {
         false, run_json.string(),
         ": is no run.json that mezzo train wrote; name the run.json of a run, or a TOML file of settings");
   }
-}
-
-bool is_switch(const std::string& name) {
-  bool is_one = false;
-  const TrainConfig defaults;
-  visit_settings(defaults, [&](const Setting& setting, const auto& field) {
-    is_one = is_one || (setting.name() == name && std::is_same_v<decltype(field), const bool&>);
-  });
-  return is_one;
 }
 
 /// @param warns  of damaged ones that are passed over: one of the ranks.
@@ -105,7 +95,7 @@ std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_
     std::vector<RecordedSetting> changed;
     const auto defaults = TrainConfig().settings();
     for (const auto& [name, value] : json.at("settings").items()) {
-      RecordedSetting setting{name, {}, is_switch(name)};
+      RecordedSetting setting{name, {}};
       if (value.is_array()) {
         value.get_to(setting.values);
       } else {
@@ -115,10 +105,7 @@ std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_
       }
       const bool is_default = setting.values.size() == 1 &&
                               std::ranges::find(defaults, std::pair(name, setting.values[0])) != defaults.end();
-      const bool is_old_default =
-          setting.values == std::vector<std::string>{name == "dev-fraction" ? "none" : "65536"} &&
-          (name == "dev-fraction" || name == "init-scale");
-      if (!is_default && !is_old_default && name != "resume") {
+      if (!is_default && name != "resume") {
         changed.push_back(std::move(setting));
       }
     }

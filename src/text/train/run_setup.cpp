@@ -58,7 +58,7 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
                                               : "Add it to --labels, or correct the row.",
                       .metric = config.metric,
                       .calibrate = config.calibrate};
-  const auto columns = config.columns().label_columns();
+  const auto columns = config.columns.label_columns();
   if (keeps_head(config, model)) {
     model.check_labels(config.model / "config.json");
     TORCH_CHECK_VALUE(config.task.empty() || config.task == model.problem_type, "--task is ", config.task,
@@ -188,7 +188,7 @@ Datasets load_datasets(const TrainConfig& config,
   const TaskOptions task = choose_task(config, model);
   const auto options = LoadRowsOptions()
                            .label_kind(label_kind(task.problem_type))
-                           .columns(config.columns())
+                           .columns(config.columns)
                            .on_other_task(keeps_head(config, model) ? "--new-head --task" : "--task")
                            .memory(loading.memory)
                            .on_rows([&](const std::string& file, int64_t rows) {

@@ -15,6 +15,7 @@
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/hub/hub.h"
+#include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/train/settings.h"
 #include "text/io/known_value.h"
 #include "text/models/problem_types.h"
@@ -138,7 +139,7 @@ void check_output_apart(const TrainConfig& config) {
                     " is the folder of --model: training would replace the weights "
                     "it starts from; pass another folder");
   std::vector<std::pair<std::string_view, std::filesystem::path>> inputs{
-      {"model", config.model / "model.safetensors"}, {"vocab", config.vocab}, {"model-config", config.model_config}};
+      {"model", config.model / kWeightsFile}, {"vocab", config.vocab}, {"model-config", config.model_config}};
   for (const auto& path : config.train) inputs.emplace_back("train", path);
   for (const auto& path : config.dev) inputs.emplace_back("dev", path);
   for (const auto& path : config.test) inputs.emplace_back("test", path);
@@ -229,7 +230,7 @@ void TrainConfig::validate() const {
                     lora_dropout > 0 ? "dropout" : "target-modules", " belongs to --lora; pass --lora RANK, too");
   check_folds(*this);
   check_schedule(*this);
-  columns().validate(/*has_labels=*/true);
+  columns.validate(/*has_labels=*/true);
   split_names(labels, "--labels");
 }
 
@@ -252,17 +253,6 @@ double default_warmup_ratio(std::string_view schedule) {
 }
 
 bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_ratio > 0; }
-
-ColumnNames TrainConfig::columns() const {
-  return {.text = text_column,
-          .text_pair = pair_column,
-          .label = label_column,
-          .unquoted = unquoted,
-          .encoding = encoding,
-          .delimiter = delimiter,
-          .columns = table_columns,
-          .no_header = no_header};
-}
 
 LossOptions TrainConfig::loss() const {
   return {.class_weights = class_weights, .label_smoothing = label_smoothing, .focal_gamma = focal_gamma};

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 import time
 
@@ -54,7 +55,14 @@ def test_help_of_train_shows_the_options_that_most_people_need():
     assert "--patience N " in unwrapped and "--dev FILE... " in unwrapped
 
 
+def test_files_that_are_named_one_by_one_have_no_dots_in_help():
+    assert "--data FILE " in mezzo("compare", "--help").stdout and "--data FILE..." in mezzo("eval", "--help").stdout
+
+
 def test_help_and_version_are_commands_too():
+    assert "Show the version" in mezzo("help", "version").stdout and "Usage: mezzo help" in mezzo("help", "help").stdout
+    done = run(["help", "trian"])
+    assert done.returncode == 2 and done.stderr == "mezzo help: 'trian' is no command. Did you mean 'train'?\n"
     assert mezzo("help").stdout == mezzo("--help").stdout
     assert mezzo("help", "train").stdout == mezzo("train", "--help").stdout
     assert mezzo("version").stdout == mezzo("--version").stdout
@@ -112,6 +120,9 @@ def test_the_command_line_wins_over_a_file_under_any_name(data, tmp_path):
     ("--per_device_eval_batch_size 8", "leave it out: evaluation chooses its batches"),
     ("--logging_steps 10", "leave it out: metrics.jsonl has every step"),
     ("--deepspeed x", "use --zero-stage 1 with mezzo launch"),
+    ("--log_steps 4", "leave it out: metrics.jsonl has every step"),
+    ("--local_rank 0", "leave it out: mezzo launch sets the rank"),
+    ("--eval_delay 10", "use --eval-every"),
 ])
 def test_other_settings_of_hugging_face_are_answered(given, answer):
     done = run(["train", *given.split()])
@@ -128,9 +139,15 @@ def test_a_file_with_such_a_setting_is_named_with_its_line(tmp_path):
     assert done.returncode == 2 and done.stderr == f"mezzo train: {tmp_path}/run.toml:2: --batch-size is 0, expected at least 1\n"
 
 
-@pytest.mark.parametrize("given, meant", [("--eval_step", "--eval-steps"), ("--num_train_epoch", "--num-train-epochs"), ("--max-step", "--max-steps")])
+@pytest.mark.parametrize("given, meant", [("--eval_step", "--eval-every"), ("--num_train_epoch", "--epochs"), ("--max-step", "--max-steps"), ("--output_file", "--output")])
 def test_a_misspelled_name_is_guessed_among_all_names(given, meant):
-    assert f"Did you mean '{meant}'?" in run(["train", given, "3"]).stderr
+    """The answer is the name here."""
+    assert f"Did you mean '{meant}'?" in run(["predict" if meant == "--output" else "train", given, "3"]).stderr
+
+
+@pytest.mark.parametrize("given", ["--lr_decay", "--no_eval", "--frobnicate"])
+def test_a_name_that_means_something_else_is_not_guessed(given):
+    assert run(["train", given, "3"]).stderr == f"mezzo train: {given} is no option; see mezzo train --help\n"
 
 
 def test_old_names_work_with_a_note(data, tmp_path):
@@ -144,6 +161,131 @@ def test_old_names_work_with_a_note(data, tmp_path):
     assert records(tmp_path / "out", "step")[0]["loss_scale"] == 1024
 
 
+@pytest.mark.parametrize("in_file, given, setting", [
+    ("dry-run = true", ["--dry-run=false"], None),
+    ("overwrite = true\ncalibrate = true", ["--calibrate=false"], ("calibrate", "false")),
+    ("bf16 = true", ["--bf16", "False"], ("precision", "auto")),
+    ('precision = "fp32"', ["--bf16", "False"], ("precision", "fp32")),
+    ("max-steps = 3", ["--max_steps", "-1", "--epochs", "0.5"], ("max-steps", "")),
+])
+def test_a_switch_that_is_off_wins_over_the_file(in_file, given, setting, data, tmp_path):
+    (tmp_path / "run.toml").write_text(in_file + "\n")
+    arguments = flags(data, tmp_path / "out")
+    for flag in "--precision", "--max-steps":
+        del arguments[arguments.index(flag):arguments.index(flag) + 2]
+    trained([*arguments, "--config", tmp_path / "run.toml", *given])
+    settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
+    assert setting is None or settings[setting[0]] == setting[1]
+
+
+def test_a_switch_that_is_off_wins_over_a_run_json(data, tmp_path):
+    trained(flags(data, tmp_path / "out", "--calibrate"))
+    trained(["train", "--config", tmp_path / "out/run.json", "--output", tmp_path / "again", "--calibrate=false"])
+    assert json.loads((tmp_path / "again/run.json").read_text())["settings"]["calibrate"] == "false"
+
+
+# As the version before wrote them, without the settings that are the same today.
+OLD_SETTINGS = {"epochs": "1", "dev-ratio": "0.08", "dev-fraction": "none", "allow-empty-classes": "false", "learning-rate": "3e-05", "max-grad-norm": "0",
+                "schedule": "constant", "warmup-ratio": "0", "loss-scale": "dynamic", "init-scale": "65536", "eval-every": "50", "save-every": "0"}
+
+
+@pytest.mark.parametrize("changed, meant, notes", [
+    ({}, {"stratify": "false", "dev-ratio": "0.08", "loss-scale": "dynamic", "eval-every": "50", "schedule": "constant"}, 0),
+    ({"dev-fraction": "0"}, {"stratify": "false", "dev-ratio": "0.08"}, 0),
+    ({"dev-fraction": "0.25"}, {"stratify": "true", "dev-ratio": "0.25"}, 1),
+    ({"init-scale": "1024"}, {"loss-scale": "dynamic:1024"}, 1),
+    ({"loss-scale": "128"}, {"loss-scale": "128"}, 0),
+    ({"allow-empty-classes": "true"}, {}, 1),
+    ({"eval-every": "0"}, {"eval-every": "0"}, 0),
+])
+def test_a_run_json_of_the_version_before_trains_again(changed, meant, notes, data, tmp_path):
+    trained(flags(data, tmp_path / "out", "--train", data / "train.jsonl", "--max-steps", 2))
+    told = json.loads((tmp_path / "out/run.json").read_text())
+    for name in "dev", "stratify", "labels", "encoding", "delimiter", "columns", "no-header", "lora-dropout", "adam-beta1", "adam-beta2", "adam-epsilon", "data-memory":
+        told["settings"].pop(name)
+    told["settings"] |= OLD_SETTINGS | changed
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/run.json").write_text(json.dumps(told))
+    done = trained(["train", "--config", tmp_path / "old/run.json", "--output", tmp_path / "again"])
+    settings = json.loads((tmp_path / "again/run.json").read_text())["settings"]
+    assert {name: settings[name] for name in meant} == meant
+    assert done.stderr.count("next version will not know the old name") == notes
+
+
+def test_the_switch_for_empty_classes_is_ignored_with_a_note(data, tmp_path):
+    done = trained(flags(data, tmp_path / "out", "--allow-empty-classes", "--max-steps", 1))
+    assert done.stderr.count("mezzo train: --allow-empty-classes: use --labels; ignored; the next version will not know the old name\n") == 1
+
+
+@pytest.mark.parametrize("lines", ['loss-scale = "dynamic"\ninit-scale = 1024', "init_scale = 1024"])
+def test_an_old_first_loss_scale_counts_beside_a_dynamic_one(lines, data, tmp_path):
+    (tmp_path / "run.toml").write_text(lines + '\nprecision = "fp16"\n')
+    arguments = flags(data, tmp_path / "out", "--config", tmp_path / "run.toml")
+    del arguments[arguments.index("--precision"):arguments.index("--precision") + 2]
+    trained(arguments)
+    assert records(tmp_path / "out", "step")[0]["loss_scale"] == 1024
+
+
+@pytest.mark.parametrize("given, flag", [("--output_dir --overwrite", "--output_dir"), ("--output --overwrite", "--output"), ("--lr", "--lr"), ("--epochs --bf16", "--epochs")])
+def test_a_flag_is_no_value(given, flag):
+    done = run(["train", *given.split()])
+    assert done.returncode == 2 and done.stderr == f"mezzo train: {flag} needs a value; see mezzo train --help\n"
+
+
+def test_a_text_may_begin_as_a_flag_does(model):
+    assert json.loads(mezzo("predict", "--model", model, "--text", "--goal").stdout)["text"] == "--goal"
+
+
+@pytest.mark.parametrize("given, answer", [
+    ("--eval_steps 0.1", "0.1 steps are a share of all steps in transformers; use --eval-every or --save-every, a share of an epoch"),
+    ("--save_steps 0.1", "0.1 steps are a share of all steps in transformers; use --eval-every or --save-every, a share of an epoch"),
+    ("--optim paged_adamw_8bit", "--optimizer 'paged_adamw_8bit' is not known: adamw, adam, sgd, lamb"),
+    ("--mixed_precision fp8", "--precision 'fp8' is not known: fp32, bf16, fp16, auto"),
+])
+def test_values_of_hugging_face_that_mean_something_else_are_refused(given, answer, data, tmp_path):
+    arguments = flags(data, tmp_path / "out")
+    del arguments[arguments.index("--precision"):arguments.index("--precision") + 2]
+    done = run([*arguments, *given.split()])
+    assert done.returncode == 2 and answer in done.stderr
+
+
+def test_no_mixed_precision_is_fp32(data, tmp_path):
+    trained(flags(data, tmp_path / "out", "--mixed_precision", "no", "--group_by_length", "True"))
+    settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
+    assert (settings["precision"], settings["batching"]) == ("fp32", "grouped")
+
+
+@pytest.mark.parametrize("text, message", [
+    ("calibrate = true\nper_device_train_batch_size = 0\n", "2: --batch-size is 0, expected at least 1"),
+    ("dev-fraction = 0.1\nkeep = 0\n", "2: --keep is 0, expected at least 1"),
+    ("batch-size = 8\n\nbatch_size = 16\n", "3: 'batch_size' sets --batch-size, which {}:1 sets; leave one of them out"),
+    ('output = "x"\noutput_dir = "y"\n', "2: 'output_dir' sets --output, which {}:1 sets; leave one of them out"),
+    ("bf16 = true\nfp16 = true\n", "2: 'fp16' sets --precision, which {}:1 sets; leave one of them out"),
+    ("lora_target_modules = [1, true]\n", "1: 'lora_target_modules' must be a string or a number"),
+    ("seed = [1]\n", "1: 'seed' must be a string or a number"),
+    ("bf16 = 1\n", "1: 'bf16' must be true or false"),
+])
+def test_a_setting_is_named_by_file_and_line(text, message, data, tmp_path):
+    (tmp_path / "run.toml").write_text(text)
+    done = run(["train", "--model", "x", "--train", "y", "--output", tmp_path / "z", "--config", tmp_path / "run.toml"])
+    assert done.returncode == 2 and done.stderr.splitlines()[-1] == f"mezzo train: {tmp_path}/run.toml:{message.format(tmp_path / 'run.toml')}", done.stderr
+    assert done.stderr.count("\n") == 1 + ("dev-fraction" in text)
+
+
+def test_arrays_of_names_are_joined(data, tmp_path):
+    (tmp_path / "run.toml").write_text('labels = ["weather", "politics", "sport"]\n')
+    trained(flags(data, tmp_path / "out", "--config", tmp_path / "run.toml"))
+    assert list(json.loads((tmp_path / "out/config.json").read_text())["id2label"].values()) == ["weather", "politics", "sport"]
+
+
+@pytest.mark.parametrize("name", ["--nproc_per_node", "--nproc-per-node", "--num_processes"])
+def test_launch_knows_the_names_of_torchrun_and_accelerate(name):
+    done = run(["launch", name, "1", "--", "tokenize", "--vocab", "nowhere.txt"])
+    assert done.returncode != 2 and "nowhere.txt: cannot be read" in done.stderr
+    done = run(["launch", "--nproc", "1", "--master_addr", "host", "--", "train"])
+    assert done.returncode == 2 and done.stderr == "mezzo launch: --master_addr is no option of mezzo launch; use --master HOST:PORT\n"
+
+
 def test_other_commands_know_the_names_that_they_have(model):
     assert json.loads(mezzo("predict", "--model_name_or_path", model, "--text", "goal", "--max_seq_length", 8).stdout)["text"] == "goal"
     assert "--train-file is no option" in run(["predict", "--train-file", "x"]).stderr
@@ -155,7 +297,8 @@ def test_predictions_are_written_as_csv(model, tmp_path):
     mezzo("predict", "--model", model, "--data", tmp_path / "texts.jsonl", "--output", tmp_path / "x.csv")
     written = (tmp_path / "x.csv").read_bytes()
     assert written.count(b"\r\n") == 5 and b'"a ""law"""' in written
-    rows = list(csv.DictReader(io.StringIO(written.decode(), newline="")))
+    assert written.startswith(b"\xef\xbb\xbf"), "or Excel takes it for another encoding"
+    rows = list(csv.DictReader(io.StringIO(written.decode("utf-8-sig"), newline="")))
     said = [json.loads(line) for line in mezzo("predict", "--model", model, "--data", tmp_path / "texts.jsonl").stdout.splitlines()]
     assert list(rows[0]) == ["text", "label", "score", *[f"score_{name}" for name in said[0]["scores"]], "id", "columns.label"]
     for row, answer in zip(rows, said, strict=True):
@@ -170,18 +313,55 @@ def test_csv_has_no_place_for_logits(model, tmp_path):
     assert done.returncode == 2 and "--logits and --top-k are for JSON Lines; pass an --output that ends in .jsonl" in done.stderr
 
 
+@pytest.mark.parametrize("name, is_table", [("x.CSV", True), ("x.Jsonl", False), ("x.json", False), ("x.txt", False), ("x", False)])
+def test_predictions_have_the_format_of_their_name(name, is_table, model, tmp_path):
+    mezzo("predict", "--model", model, "--text", "goal", "--output", tmp_path / name)
+    assert (tmp_path / name).read_text("utf-8-sig").startswith("text,label,score" if is_table else '{"text":"goal"')
+    assert json.loads(mezzo("tokenize", "--model", model, "--data", tmp_path / name).stdout) if is_table else True
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv.gz", "x.xlsx"])
+def test_predictions_of_other_names_are_refused(name, tmp_path):
+    done = run(["predict", "--model", "nowhere", "--text", "goal", "--output", tmp_path / name])
+    assert done.returncode == 2 and done.stderr == f"mezzo predict: --output is '{tmp_path / name}', expected a name that ends in .jsonl or .csv\n"
+
+
+def test_a_column_that_the_first_row_lacks_is_not_lost(model, tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "goal"}\n{"text": "law", "id": 7}\n')
+    done = run(["predict", "--model", model, "--data", tmp_path / "texts.jsonl", "--output", tmp_path / "x.csv"])
+    assert done.returncode == 1 and "row 2 has the column id, which row 1 lacks. Pass an --output that ends in .jsonl." in done.stderr
+    assert not (tmp_path / "x.csv").exists()
+
+
+@pytest.mark.parametrize("command", ["predict", "tokenize"])
+@pytest.mark.parametrize("flag", ["--encoding GB18030", "--delimiter ;", "--text-column body", "--no-header"])
+def test_flags_about_data_files_are_refused_for_stdin(command, flag):
+    done = subprocess.run([PROGRAM, command, "--model", "nowhere", *flag.split()], input="goal\n", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr == f"mezzo {command}: {flag.split()[0]} is about --data, which is missing\n"
+
+
+def test_a_missing_data_file_is_named_with_the_nearest_one(model, tmp_path):
+    (tmp_path / "test.csv").write_text("text,label\ngoal,sport\n")
+    done = run(["eval", "--model", model, "--data", tmp_path / "test.cs"])
+    assert done.returncode == 1 and f"No such file or directory. Did you mean '{tmp_path}/test.csv'?" in done.stderr
+
+
+def read_until(terminal, wanted):
+    said, end = b"", time.monotonic() + 60
+    while wanted not in said:
+        assert time.monotonic() < end, said
+        if select.select([terminal], [], [], 1)[0]:
+            said += os.read(terminal, 4096)
+    return said
+
+
 def test_on_a_terminal_predict_says_what_it_waits_for(model):
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(PROGRAM, [PROGRAM, "predict", "--model", str(model)])
-    said, end = b"", time.monotonic() + 60
-    while b"Ctrl-D" not in said and time.monotonic() < end:
-        said += os.read(terminal, 4096)
-    assert b"type texts, one a line, and Ctrl-D at the end" in said
+    read_until(terminal, b"type texts, one a line, and Ctrl-D at the end")
     os.write(terminal, b"goal\n")
-    while b'"label"' not in said and time.monotonic() < end:
-        said += os.read(terminal, 4096)
-    assert b'"text":"goal"' in said
+    read_until(terminal, b'"text":"goal"')
     os.write(terminal, b"\x04")
     assert os.waitpid(pid, 0)[1] == 0
     piped = subprocess.run([PROGRAM, "predict", "--model", model], input="goal\n", capture_output=True, text=True, timeout=60)

@@ -4,12 +4,13 @@ import json
 import os
 import random
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score
-from support import records
+from support import PROGRAM, records
 from tiny_runs import LABELS, flags, run, trained, write_data, write_rows
 
 
@@ -208,8 +209,10 @@ def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
         before = output.read_bytes()
         done = compare(folder / "a", folder / "b", "--data", folder / "test.jsonl", "--output", output)
         assert "is a file of a run, or of --data: the page would replace it" in one_line(done, 2) and output.read_bytes() == before
-    assert "--device is about the texts and models of --data, which is missing" in one_line(compare(folder / "a", folder / "b", "--device", "cpu"), 2)
+    assert "--device is about --data, which is missing" in one_line(compare(folder / "a", folder / "b", "--device", "cpu"), 2)
     assert compare("--data", folder / "test.jsonl", folder / "a", folder / "b").returncode == 0, "a file for each --data"
+    twice = [PROGRAM, "compare", folder / "a", folder / "b", "--data", folder / "test.jsonl", "--data", folder / "few.jsonl"]
+    assert "test.jsonl and 1 more" in subprocess.run(twice, capture_output=True, text=True, timeout=300).stdout
     (tmp_path / "folds").mkdir()
     (tmp_path / "folds/folds.json").write_text("{}")
     assert "holds the folds of a run; name those" in one_line(compare(folder / "a", tmp_path / "folds"), 1)

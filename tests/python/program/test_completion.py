@@ -40,6 +40,7 @@ def test_bash_completes_commands_flags_and_names():
     assert by_bash("train", "--train", "x") == [], "files are bash's"
     assert by_bash("train", "--precision", "=") == by_bash("train", "--precision", "") and by_bash("train", "--precision", "=", "b") == ["bf16"]
     assert by_bash("completion", "") == ["bash", "zsh", "fish"]
+    assert by_bash("he") == ["help"] and by_bash("help", "") == COMMANDS
     assert by_bash("launch", "--nproc", "2", "--", "tra") == ["train"]
     assert by_bash("launch", "--nproc", "2", "--", "train", "--balance", "") == ["rows", "tokens"]
 
@@ -102,6 +103,7 @@ def test_the_manual_page_has_every_command_and_flag(tmp_path):
     done = subprocess.run(["groff", "-Kutf8", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     text = re.sub(r"\x1b\[[\d;]*m|.\x08", "", done.stdout)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
     for command, flags in FLAGS.items():
         assert f"MEZZO {command.upper()}" in text.upper()
         assert all(flag in text for flag in flags), command

@@ -35,7 +35,7 @@ TRAIN = "train --model x --train y --output z "
 @pytest.mark.parametrize("arguments, message", [
     ("trian", "mezzo: 'trian' is no command. Did you mean 'train'? See mezzo --help"),
     ("frobnicate --model x", "mezzo: 'frobnicate' is no command; see mezzo --help"),
-    ("", "mezzo: which command? train, tune, compare, launch, predict, eval, serve, export, check-int8, tokenize, doctor, ops, completion; see mezzo --help"),
+    ("", "mezzo: which command? train, tune, compare, launch, predict, eval, serve, export, check-int8, tokenize, doctor, ops, completion, version, help; see mezzo --help"),
     ("--verbose", "mezzo: --verbose is no option; see mezzo --help"),
     ("train --learning-rat 3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
     ("train --learning-rat=3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
@@ -44,7 +44,7 @@ TRAIN = "train --model x --train y --output z "
     ("train --model", "mezzo train: --model needs a value; see mezzo train --help"),
     ("train --quiet=maybe", "mezzo train: --quiet is 'maybe'; pass it alone, or true or false"),
     ("train --epochs many", "mezzo train: --epochs 'many' is neither 'auto' nor a number from 1e-06 to 1000000"),
-    ("train --max-steps 1.5", "mezzo train: --max-steps '1.5' is not a whole number; see mezzo train --help"),
+    ("train --max-steps 1.5", "mezzo train: --max-steps '1.5' is not a whole number"),
     (TRAIN + "--seed -1", "mezzo train: --seed '-1' is not a whole number from 0"),
     (TRAIN + "--max-steps 99999999999999999999", "mezzo train: --max-steps '99999999999999999999' is not a whole number that fits 64 bits"),
     (TRAIN + "--precision bfloat16", "mezzo train: --precision 'bfloat16' is not known: fp32, bf16, fp16, auto. Did you mean 'bf16'?"),

@@ -29,6 +29,12 @@ TEST(NearestNameTest, PrefersTheNearestAndOfEqualsTheFirst) {
   EXPECT_EQ(nearest_name("fp12", names), "fp32");
 }
 
+TEST(NearestNameTest, TakesTheMostEditsThatAreNear) {
+  const std::vector<std::string> names = {"--ema-decay"};
+  EXPECT_EQ(nearest_name("--lr-decay", names), "--ema-decay");
+  EXPECT_EQ(nearest_name("--lr-decay", names, /*most=*/2), std::nullopt);
+}
+
 TEST(NearestNameTest, AsksTheQuestionOfAMessage) {
   EXPECT_EQ(did_you_mean("trian", kNames), " Did you mean 'train'?");
   EXPECT_EQ(did_you_mean("sentence", kNames), "");

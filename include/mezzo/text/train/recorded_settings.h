@@ -8,12 +8,10 @@
 
 namespace mezzo::text {
 
-/// A setting by the name of its flag, and what it was: several values of those that name several files, and "true" or
-/// "false" of switches.
+/// A setting by the name of its flag, and its value: "true" or "false" of switches, several of flags for files.
 struct RecordedSetting {
   std::string name;
   std::vector<std::string> values;
-  bool is_switch = false;
 };
 
 /// The settings that train again what the run trained that wrote `run_json`: all that are no defaults, but `resume`;

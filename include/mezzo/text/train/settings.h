@@ -78,6 +78,43 @@ void check_freeze(const std::string& text);         ///< or nothing
 void check_loss_scale(const std::string& text);
 void check_schedule_name(const std::string& name);
 
+/// The part of visit_settings() that is about the columns of data files, for commands other than `mezzo train`.
+template <class Columns, class Visit>
+void visit_columns(Columns& columns, Visit&& visit) {
+  constexpr std::string_view kData = "Data";
+  visit(
+      Setting(kData, "text-column", "column of the texts; a key in JSON").metavar("NAME").basic().changes_no_numbers(),
+      columns.text);
+  visit(Setting(kData, "pair-column", "column of the second texts of pairs; text_pair if a file has it")
+            .metavar("NAME")
+            .changes_no_numbers(),
+        columns.text_pair);
+  visit(Setting(kData, "label-column",
+                "column of the labels; A,B,C: a column of 0 and 1 for each label of multi_label_classification")
+            .metavar("NAME")
+            .basic()
+            .changes_no_numbers(),
+        columns.label);
+  visit(Setting(kData, "unquoted", "quotes in .csv and .tsv are plain characters").changes_no_numbers(),
+        columns.unquoted);
+  visit(Setting(kData, "encoding", "encoding of the data files, e.g. GB18030; auto: detected")
+            .metavar("NAME")
+            .basic()
+            .changes_no_numbers(),
+        columns.encoding);
+  visit(Setting(kData, "delimiter", "delimiter of tables: a character, or tab; auto: detected")
+            .metavar("C")
+            .basic()
+            .changes_no_numbers(),
+        columns.delimiter);
+  visit(Setting(kData, "columns", "columns of tables without a header, e.g. text,label")
+            .metavar("NAMES")
+            .changes_no_numbers(),
+        columns.columns);
+  visit(Setting(kData, "no-header", "tables have no header; their columns have numbers from 1").changes_no_numbers(),
+        columns.no_header);
+}
+
 /// Calls `visit(const Setting&, field)` for every field: the one place where a setting is declared,
 /// its default and meaning in C++ apart, which stand in TrainConfig. Flags, TOML keys, checks,
 /// run.json and what resuming compares follow.
@@ -114,41 +151,11 @@ void visit_settings(Config& config, Visit&& visit) {
             .changes_no_numbers(),
         config.dev);
   visit(Setting(kData, "test", "labelled texts for the final report").basic().changes_no_numbers(), config.test);
-  visit(
-      Setting(kData, "text-column", "column of the texts; a key in JSON").metavar("NAME").basic().changes_no_numbers(),
-      config.text_column);
-  visit(Setting(kData, "pair-column", "column of the second texts of pairs; text_pair if a file has it")
-            .metavar("NAME")
-            .changes_no_numbers(),
-        config.pair_column);
-  visit(Setting(kData, "label-column",
-                "column of the labels; A,B,C: a column of 0 and 1 for each label of multi_label_classification")
-            .metavar("NAME")
-            .basic()
-            .changes_no_numbers(),
-        config.label_column);
+  visit_columns(config.columns, visit);
   visit(Setting(kData, "labels", "all labels in their order: A,B,C; by default those of --train, sorted")
             .metavar("NAMES")
             .changes_no_numbers(),
         config.labels);
-  visit(Setting(kData, "unquoted", "quotes in .csv and .tsv are plain characters").changes_no_numbers(),
-        config.unquoted);
-  visit(Setting(kData, "encoding", "encoding of the data files, e.g. GB18030; auto: detected")
-            .metavar("NAME")
-            .basic()
-            .changes_no_numbers(),
-        config.encoding);
-  visit(Setting(kData, "delimiter", "delimiter of tables: a character, or tab; auto: detected")
-            .metavar("C")
-            .basic()
-            .changes_no_numbers(),
-        config.delimiter);
-  visit(Setting(kData, "columns", "columns of tables without a header, e.g. text,label")
-            .metavar("NAMES")
-            .changes_no_numbers(),
-        config.table_columns);
-  visit(Setting(kData, "no-header", "tables have no header; their columns have numbers from 1").changes_no_numbers(),
-        config.no_header);
   visit(Setting(kData, "dev-ratio", "share of --train to use as dev; 0: none").basic().between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "stratify", "keep the share of each class in the part of --dev-ratio"), config.stratify);

@@ -30,15 +30,8 @@ struct TrainConfig {
   std::vector<std::filesystem::path> train;  ///< data files
   std::vector<std::filesystem::path> dev;    ///< data files; none: `dev_ratio` of the training rows
   std::vector<std::filesystem::path> test;   ///< data files; none: the final report is on dev
-  std::string text_column = "text";          ///< of the data files; in JSON, the key
-  std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
-  std::string label_column = "label";        ///< several with commas between them: one for each label
+  ColumnNames columns;                       ///< of the data files, and how tables are written
   std::string labels;                 ///< all of them in their order, with commas between; empty: those of `train`
-  bool unquoted = false;              ///< quotes are plain characters
-  std::string encoding = "auto";      ///< of the data files: a name that iconv knows
-  std::string delimiter = "auto";     ///< of tables: see ColumnNames
-  std::string table_columns;          ///< names of the columns of tables without a header, with commas between them
-  bool no_header = false;             ///< tables have no header; without `table_columns`, columns have numbers from 1
   double dev_ratio = 0.08;            ///< 0 trains on all rows; not used where `dev` is given
   bool stratify = false;              ///< the dev part of `dev_ratio` has the same share of each class
   int64_t folds = 0;                  ///< in place of `dev_ratio`: number of parts of the training rows; 0: off
@@ -132,7 +125,6 @@ struct TrainConfig {
 
   /// Whether there will be texts to choose the best model by.
   bool has_dev() const;
-  ColumnNames columns() const;
   LossOptions loss() const;
   /// Whether `loss_scale` stays, and the scale of the first step.
   std::pair<bool, double> parsed_loss_scale() const;
