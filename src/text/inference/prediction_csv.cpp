@@ -14,6 +14,7 @@ namespace mezzo::text {
 namespace {
 
 using Fields = std::vector<std::string>;
+const std::string kByteOrderMark = "\xEF\xBB\xBF";  // without which Excel reads UTF-8 as another encoding
 using Scores = std::vector<std::pair<std::string, double>>;
 
 std::string csv_line(const Fields& fields) {
@@ -70,14 +71,18 @@ std::string PredictionCsv::lines(const TextSpans& rows, const at::Tensor& output
         add(name, std::visit(ToField(), value));
       }
     }
-    if (!has_header_) {
-      for (const auto& [name, value] : others.items()) other_columns_.push_back(name);
+    ++num_rows_;
+    for (const auto& [name, value] : others.items()) {
+      const bool is_known = std::ranges::find(other_columns_, name) != other_columns_.end();
+      TORCH_CHECK_VALUE(is_known || num_rows_ == 1, "row ", num_rows_, " has the column ", name,
+                        ", which row 1 lacks. Pass an --output that ends in .jsonl.");
+      if (!is_known) other_columns_.push_back(name);
     }
     for (const std::string& name : other_columns_) {
       const auto found = others.find(name);
       add(name, found == others.end() ? "" : found->is_string() ? found->get<std::string>() : found->dump());
     }
-    if (!std::exchange(has_header_, true)) text += csv_line(header);
+    if (num_rows_ == 1) text += kByteOrderMark + csv_line(header);
     text += csv_line(fields);
   }
   return text;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,9 @@
 
 namespace mezzo::text {
 
-/// Predictions as a CSV table by RFC 4180, in UTF-8. Its columns are `text`, `text_pair` of pairs, the members of a
-/// Prediction, `score_NAME` of each label, and the other columns of the data file. Several labels of a text are
-/// separated by '|'. Not thread-safe.
+/// Predictions as a CSV table by RFC 4180, in UTF-8 with a byte order mark. Its columns are `text`, `text_pair` of
+/// pairs, the members of a Prediction, `score_NAME` of each label, and the other columns of the data file. Several
+/// labels of a text are separated by '|'. Not thread-safe.
 class PredictionCsv {
  public:
   /// @param task  outlives this object
@@ -23,11 +24,12 @@ class PredictionCsv {
 
   /// The lines of some texts, and the header before the first lines.
   /// @param outputs  of a Classifier for `rows`, float32 on CPU and finite
+  /// @throws c10::ValueError  for a row with another column than the first row has
   std::string lines(const TextSpans& rows, const at::Tensor& outputs, const PredictionOptions& options);
 
  private:
   const Task& task_;
-  bool has_header_ = false;
+  int64_t num_rows_ = 0;
   std::vector<std::string> other_columns_;  // as the first row has them
 };
 
