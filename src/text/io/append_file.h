@@ -2,17 +2,32 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
+
+#include "system/unique_fd.h"
 
 namespace mezzo::text {
 
-/// Opens `path` for writing with the further `flags` of open(2), such as O_TRUNC.
-/// @throws c10::Error  that names `who`, the path and the system's reason.
-int open_for_writing(std::string_view who, const std::filesystem::path& path, int flags);
+/// A file that grows at its end.
+class AppendFile {
+ public:
+  /// @param flags  further ones of open(2), such as O_TRUNC
+  /// @throws c10::Error  that names `who`, the path and the system's reason; so do the others
+  AppendFile(const char* who, std::filesystem::path path, int flags);
 
-/// Writes all of `bytes`, however many calls that takes, and leaves in it
-/// what could not be written.
-/// @throws c10::Error  that names `who`, the path and the system's reason.
-void write_all(std::string_view who, const std::filesystem::path& path, int fd, std::string& bytes);
+  /// Writes all of `unwritten`. If that fails, the rest stays there.
+  void write();
+  /// From then on what was written survives the death of the machine.
+  void flush();
+
+  const std::filesystem::path& path() const { return path_; }
+  int fd() const { return fd_.get(); }
+
+  std::string unwritten;
+
+ private:
+  const char* who_;
+  std::filesystem::path path_;
+  UniqueFd fd_;
+};
 
 }  // namespace mezzo::text

@@ -2,12 +2,10 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -27,85 +25,64 @@ using Metrics = decltype(EvalRecord::metrics);
 
 constexpr size_t kMaxLineBytes = 1 << 20;  // a record has some 200; a file that is no metrics.jsonl stops here
 
-/// The keys of each record, once for writing and reading both.
+/// The keys of each record, for writing and reading.
 template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, StepRecord>
 void visit_fields(Record& record, Visit&& visit) {
-  visit("step", record.step);
-  visit("epoch", record.epoch);
-  visit("loss", record.loss);
-  visit("lr", record.lr);
-  visit("grad_norm", record.grad_norm);
-  visit("loss_scale", record.loss_scale);
-  visit("skipped", record.skipped);
-  visit("samples", record.samples);
-  visit("tokens", record.tokens);
-  visit("seconds", record.seconds);
-  visit("parts", record.parts);
-}
-
-template <class Parts, class Visit>
-  requires std::is_same_v<std::remove_const_t<Parts>, StepParts>
-void visit_fields(Parts& parts, Visit&& visit) {
-  visit("batch", parts.batch);
-  visit("forward", parts.forward);
-  visit("backward", parts.backward);
-  visit("update", parts.update);
-}
-
-template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, EvalRecord>
-void visit_fields(Record& record, Visit&& visit) {
-  visit("step", record.step);
-  visit("split", record.split);
-  visit("loss", record.loss);
-  visit("metrics", record.metrics);
-  visit("seconds", record.seconds);
-  visit("never_predicted", record.never_predicted);
-  visit("majority_baseline", record.majority_baseline);
-}
-
-template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, WarningRecord>
-void visit_fields(Record& record, Visit&& visit) {
-  visit("step", record.step);
-  visit("kind", record.kind);
-  visit("text", record.text);
-}
-
-template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, DiagnoseRecord>
-void visit_fields(Record& record, Visit&& visit) {
-  visit("step", record.step);
-  visit("kind", record.kind);
-  visit("loss_scale", record.loss_scale);
-  visit("recommended_scale", record.recommended_scale);
-  visit("text", record.text);
-  visit("groups", record.groups);
-}
-
-template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, CommunicationRecord>
-void visit_fields(Record& record, Visit&& visit) {
-  visit("step", record.step);
-  visit("ranks", record.ranks);
-  visit("steps", record.steps);
-  visit("gradient_bytes", record.gradient_bytes);
-  visit("weight_bytes", record.weight_bytes);
-  visit("buckets", record.buckets);
-  visit("seconds", record.seconds);
-  visit("exposed_seconds", record.exposed_seconds);
-}
-
-template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, EndRecord>
-void visit_fields(Record& record, Visit&& visit) {
-  visit("steps", record.steps);
-  visit("minutes", record.minutes);
-  visit("samples_per_second", record.samples_per_second);
-  visit("tokens_per_second", record.tokens_per_second);
-  visit("peak_memory_bytes", record.peak_memory_bytes);
-  visit("best_step", record.best_step);
+  using Kind = std::remove_const_t<Record>;
+  if constexpr (std::is_same_v<Kind, StepRecord>) {
+    visit("step", record.step);
+    visit("epoch", record.epoch);
+    visit("loss", record.loss);
+    visit("lr", record.lr);
+    visit("grad_norm", record.grad_norm);
+    visit("loss_scale", record.loss_scale);
+    visit("skipped", record.skipped);
+    visit("samples", record.samples);
+    visit("tokens", record.tokens);
+    visit("seconds", record.seconds);
+    visit("parts", record.parts);
+  } else if constexpr (std::is_same_v<Kind, StepParts>) {
+    visit("batch", record.batch);
+    visit("forward", record.forward);
+    visit("backward", record.backward);
+    visit("update", record.update);
+  } else if constexpr (std::is_same_v<Kind, EvalRecord>) {
+    visit("step", record.step);
+    visit("split", record.split);
+    visit("loss", record.loss);
+    visit("metrics", record.metrics);
+    visit("seconds", record.seconds);
+    visit("never_predicted", record.never_predicted);
+    visit("majority_baseline", record.majority_baseline);
+  } else if constexpr (std::is_same_v<Kind, WarningRecord>) {
+    visit("step", record.step);
+    visit("kind", record.kind);
+    visit("text", record.text);
+  } else if constexpr (std::is_same_v<Kind, DiagnoseRecord>) {
+    visit("step", record.step);
+    visit("kind", record.kind);
+    visit("loss_scale", record.loss_scale);
+    visit("recommended_scale", record.recommended_scale);
+    visit("text", record.text);
+    visit("groups", record.groups);
+  } else if constexpr (std::is_same_v<Kind, CommunicationRecord>) {
+    visit("step", record.step);
+    visit("ranks", record.ranks);
+    visit("steps", record.steps);
+    visit("gradient_bytes", record.gradient_bytes);
+    visit("weight_bytes", record.weight_bytes);
+    visit("buckets", record.buckets);
+    visit("seconds", record.seconds);
+    visit("exposed_seconds", record.exposed_seconds);
+  } else {
+    static_assert(std::is_same_v<Kind, EndRecord>);
+    visit("steps", record.steps);
+    visit("minutes", record.minutes);
+    visit("samples_per_second", record.samples_per_second);
+    visit("tokens_per_second", record.tokens_per_second);
+    visit("peak_memory_bytes", record.peak_memory_bytes);
+    visit("best_step", record.best_step);
+  }
 }
 
 /// Counts from the first exponent that occurs to the last; none where all values are 0.
@@ -164,18 +141,6 @@ void add_member(Json& json, const char*, const Metrics& metrics) {
   }
 }
 
-template <class Record>
-Json to_json_object(const char* event, const Record& record) {
-  Json json;
-  json["event"] = event;
-  visit_fields(record, [&](const char* key, const auto& value) { add_member(json, key, value); });
-  return json;
-}
-
-std::string to_line(const Json& json) {
-  return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
 /// A line's place, for error messages.
 struct Place {
   const std::filesystem::path& path;
@@ -212,43 +177,32 @@ void read_value(const Place& place, const char* key, const Json& json, std::stri
 template <class Value>
 void read_member(const Place& place, const Json& object, const char* key, Value& value);
 
-void read_value(const Place& place, const char* key, const Json& json, std::vector<int64_t>& values) {
+template <class Value>
+void read_value(const Place& place, const char* key, const Json& json, std::vector<Value>& values) {
   TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
   for (const Json& element : json) {
     read_value(place, key, element, values.emplace_back());
   }
 }
 
-void read_value(const Place& place, const char* key, const Json& json, std::vector<std::string>& names) {
-  TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
-  for (const Json& element : json) {
-    read_value(place, key, element, names.emplace_back());
+void read_value(const Place& place, const char* key, const Json& json, GradientExponents& group) {
+  TORCH_CHECK_VALUE(json.is_object(), place, "\"", key, "\" must hold objects, not a ", json.type_name(), ".");
+  std::vector<int64_t> counts;
+  read_member(place, json, "name", group.name);
+  read_member(place, json, "zeros", group.zeros);
+  read_member(place, json, "non_finite", group.non_finite);
+  read_member(place, json, "largest", group.largest);
+  if (json.contains("underflowed")) {  // files of earlier versions lack it
+    read_member(place, json, "underflowed", group.underflowed);
   }
-}
-
-void read_value(const Place& place, const char* key, const Json& json, std::vector<GradientExponents>& groups) {
-  TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
-  for (const Json& element : json) {
-    TORCH_CHECK_VALUE(element.is_object(), place, "\"", key, "\" must hold objects, not a ", element.type_name(), ".");
-    auto& group = groups.emplace_back();
-    std::vector<int64_t> counts;
-    read_member(place, element, "name", group.name);
-    read_member(place, element, "zeros", group.zeros);
-    read_member(place, element, "non_finite", group.non_finite);
-    read_member(place, element, "largest", group.largest);
-    read_member(place, element, "counts", counts);
-    if (element.contains("underflowed")) {  // files of earlier versions lack it
-      read_member(place, element, "underflowed", group.underflowed);
-    }
-    const auto first = element.find("first_exponent");
-    const bool fits = first != element.end() && first->is_number_integer() && *first >= GradientExponents::kLowest &&
-                      *first <= GradientExponents::kHighest &&
-                      first->get<int64_t>() + static_cast<int64_t>(counts.size()) <= GradientExponents::kHighest + 1;
-    TORCH_CHECK_VALUE(fits, place, "\"first_exponent\" must be an integer that keeps the \"counts\" between ",
-                      GradientExponents::kLowest, " and ", GradientExponents::kHighest, ".");
-    std::copy(counts.begin(), counts.end(),
-              group.counts.begin() + (first->get<int64_t>() - GradientExponents::kLowest));
-  }
+  read_member(place, json, "counts", counts);
+  const auto first = json.find("first_exponent");
+  const bool fits = first != json.end() && first->is_number_integer() && *first >= GradientExponents::kLowest &&
+                    *first <= GradientExponents::kHighest &&
+                    first->get<int64_t>() + static_cast<int64_t>(counts.size()) <= GradientExponents::kHighest + 1;
+  TORCH_CHECK_VALUE(fits, place, "\"first_exponent\" must be an integer that keeps the \"counts\" between ",
+                    GradientExponents::kLowest, " and ", GradientExponents::kHighest, ".");
+  std::copy(counts.begin(), counts.end(), group.counts.begin() + (first->get<int64_t>() - GradientExponents::kLowest));
 }
 
 template <class Value>
@@ -315,25 +269,20 @@ constexpr int64_t kAfterAllSteps = std::numeric_limits<int64_t>::max();
 int64_t read_line(const Place& place, const std::string& line, RunRecords& records) {
   const Json json = parse_line(place, line);
   const std::string& event = json["event"].get_ref<const std::string&>();
-  if (event == "step") {
-    return records.steps.emplace_back(read_record<StepRecord>(place, json)).step;
+  const auto add = [&]<class Record>(std::vector<Record>& to) -> Record& {
+    return to.emplace_back(read_record<Record>(place, json));
+  };
+  if (event == "step") return add(records.steps).step;
+  if (event == "diagnose") return add(records.diagnoses).step;
+  if (event == "communication") return add(records.communications).step;
+  if (event == "warning") {
+    const int64_t at = add(records.warnings).step;
+    return at == 0 ? kAfterAllSteps : at;
   }
   if (event == "eval") {
-    EvalRecord& record = records.evals.emplace_back(read_record<EvalRecord>(place, json));
-    if (json.contains("final")) {
-      read_member(place, json, "final", record.is_final);
-    }
+    EvalRecord& record = add(records.evals);
+    if (json.contains("final")) read_member(place, json, "final", record.is_final);
     return record.is_final ? kAfterAllSteps : record.step;
-  }
-  if (event == "diagnose") {
-    return records.diagnoses.emplace_back(read_record<DiagnoseRecord>(place, json)).step;
-  }
-  if (event == "communication") {
-    return records.communications.emplace_back(read_record<CommunicationRecord>(place, json)).step;
-  }
-  if (event == "warning") {
-    const int64_t at = records.warnings.emplace_back(read_record<WarningRecord>(place, json)).step;
-    return at == 0 ? kAfterAllSteps : at;
   }
   if (event == "end") {
     records.end = read_record<EndRecord>(place, json);
@@ -386,22 +335,17 @@ std::string lines_until(const std::filesystem::path& path, int64_t step, int64_t
   return kept;
 }
 
-constexpr const char* kWho = "MetricsLog";
-
 }  // namespace
 
-std::string to_json(const StepRecord& record) { return to_line(to_json_object("step", record)); }
-std::string to_json(const EvalRecord& record) {
-  Json json = to_json_object("eval", record);
-  if (record.is_final) {  // the others stay as they have always been
-    json["final"] = true;
-  }
-  return to_line(json);
+std::string to_json(const RunRecord& record) {
+  constexpr const char* kEvents[] = {"step", "eval", "diagnose", "communication", "warning", "end"};  // as in RunRecord
+  Json json = {{"event", kEvents[record.index()]}};
+  const auto add = [&](const char* key, const auto& value) { add_member(json, key, value); };
+  std::visit([&](const auto& fields) { visit_fields(fields, add); }, record);
+  const auto* eval = std::get_if<EvalRecord>(&record);
+  if (eval != nullptr && eval->is_final) json["final"] = true;
+  return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
-std::string to_json(const DiagnoseRecord& record) { return to_line(to_json_object("diagnose", record)); }
-std::string to_json(const CommunicationRecord& record) { return to_line(to_json_object("communication", record)); }
-std::string to_json(const WarningRecord& record) { return to_line(to_json_object("warning", record)); }
-std::string to_json(const EndRecord& record) { return to_line(to_json_object("end", record)); }
 
 RunRecords read_run_records(const std::filesystem::path& path) {
   RunRecords records;
@@ -409,59 +353,33 @@ RunRecords read_run_records(const std::filesystem::path& path) {
   return records;
 }
 
-MetricsLog::MetricsLog(std::filesystem::path path, int flags)
-    : path_(std::move(path)), fd_(open_for_writing(kWho, path_, flags)) {}
+MetricsLog::MetricsLog(const std::filesystem::path& path, int flags)
+    : file_(std::make_shared<AppendFile>("MetricsLog", path, flags)) {}
 
-MetricsLog::MetricsLog(const std::filesystem::path& path) : MetricsLog(path, O_TRUNC | O_APPEND) {}
+MetricsLog::MetricsLog(const std::filesystem::path& path) : MetricsLog(path, O_TRUNC) {}
 
 MetricsLog MetricsLog::resume(const std::filesystem::path& path, int64_t step, std::optional<int64_t> last_eval_step) {
   if (std::filesystem::exists(path)) {
     write_file_atomically(path, lines_until(path, step, last_eval_step.value_or(step)));
   }
-  return MetricsLog(path, O_APPEND);
+  return {path, /*flags=*/0};
 }
 
-MetricsLog::MetricsLog(MetricsLog&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), unwritten_(std::move(other.unwritten_)) {}
-
-MetricsLog& MetricsLog::operator=(MetricsLog&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(unwritten_, other.unwritten_);
-  return *this;
-}
-
-MetricsLog::~MetricsLog() {
-  if (fd_ >= 0) {
-    ::close(fd_);
-  }
-}
-
-void MetricsLog::append_line(const std::string& line) {
-  unwritten_ += line;
-  unwritten_ += '\n';
+void MetricsLog::append(const RunRecord& record) {
+  file_->unwritten += to_json(record) + '\n';
   write();
 }
 
 void MetricsLog::write() {
-  TORCH_CHECK(
-      is_name_of(path_, fd_), path_.string(),
-      ": was removed, moved or replaced while the run was writing it, so the run ends here; where checkpoints are "
-      "left, --resume goes on from them");
-  write_all(kWho, path_, fd_, unwritten_);
+  TORCH_CHECK(is_name_of(file_->path(), file_->fd()), file_->path().string(),
+              ": was removed, moved or replaced while the run was writing it, so the run ends here; where checkpoints "
+              "are left, --resume goes on from them");
+  file_->write();
 }
-
-void MetricsLog::append(const StepRecord& record) { append_line(to_json(record)); }
-void MetricsLog::append(const EvalRecord& record) { append_line(to_json(record)); }
-void MetricsLog::append(const DiagnoseRecord& record) { append_line(to_json(record)); }
-void MetricsLog::append(const CommunicationRecord& record) { append_line(to_json(record)); }
-void MetricsLog::append(const WarningRecord& record) { append_line(to_json(record)); }
-void MetricsLog::append(const EndRecord& record) { append_line(to_json(record)); }
 
 void MetricsLog::flush() {
   write();
-  const int error = flush_to_disk(fd_);
-  TORCH_CHECK(error == 0, kWho, ": cannot flush ", path_.string(), " to the disk: ", std::strerror(error));
+  file_->flush();
 }
 
 }  // namespace mezzo::text

@@ -120,18 +120,12 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, const 
   std::filesystem::create_directories(folder, error);
   TORCH_CHECK(!error, kWriter, ": cannot make the folder ", folder.string(), ": ", error.message());
   const double wall_time = now();
-  path_ = folder / file_name(wall_time);
-  fd_ = open_for_writing(kWriter, path_, O_EXCL | O_APPEND);
-  buffer_ += framed_record(file_version_event(wall_time));
+  file_ = std::make_unique<AppendFile>(kWriter, folder / file_name(wall_time), O_EXCL);
+  file_->unwritten = framed_record(file_version_event(wall_time));
   if (options.purge_step) {
-    buffer_ += framed_record(session_start_event(wall_time, *options.purge_step));
+    file_->unwritten += framed_record(session_start_event(wall_time, *options.purge_step));
   }
-  try {
-    flush();
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
+  flush();
 }
 
 TensorBoardWriter::~TensorBoardWriter() {
@@ -140,15 +134,16 @@ TensorBoardWriter::~TensorBoardWriter() {
   } catch (const c10::Error& error) {
     TORCH_WARN("The last TensorBoard records are lost. ", error.what_without_backtrace());
   }
-  ::close(fd_);
 }
+
+const std::filesystem::path& TensorBoardWriter::path() const { return file_->path(); }
 
 void TensorBoardWriter::add_scalar(std::string_view tag, double value, int64_t step, std::optional<double> wall_time) {
   add_event(scalar_event(tag, value, step, wall_time ? *wall_time : now()));
 }
 
 void TensorBoardWriter::add_event(std::string_view event) {
-  buffer_ += framed_record(event);
+  file_->unwritten += framed_record(event);
   if (++buffered_records_ >= flush_every_) {
     flush();
   }
@@ -156,7 +151,7 @@ void TensorBoardWriter::add_event(std::string_view event) {
 
 void TensorBoardWriter::flush() {
   buffered_records_ = 0;
-  write_all(kWriter, path_, fd_, buffer_);
+  file_->write();
 }
 
 }  // namespace mezzo::text

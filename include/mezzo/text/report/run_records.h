@@ -4,15 +4,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "mezzo/amp/scale_advice.h"
 
 namespace mezzo::text {
+
+class AppendFile;
 
 /// What the CPU of the main rank was at in a step, wall time in seconds. What they leave of the step is agreeing with
 /// other ranks on its outcome.
@@ -97,6 +101,9 @@ struct EndRecord {
   std::optional<int64_t> best_step = {};  ///< whose weights the run keeps: the best on dev; null without dev
 };
 
+/// What a line of a `metrics.jsonl` may be.
+using RunRecord = std::variant<StepRecord, EvalRecord, DiagnoseRecord, CommunicationRecord, WarningRecord, EndRecord>;
+
 /// What a `metrics.jsonl` holds, each kind in the order of the file.
 struct RunRecords {
   std::vector<StepRecord> steps;
@@ -111,12 +118,7 @@ struct RunRecords {
 /// The record as one line of JSON without the line feed, keys in the order of the struct. Numbers
 /// are written in the few digits that read back as the same double; NaN and infinities, which JSON
 /// lacks, as null.
-std::string to_json(const StepRecord& record);
-std::string to_json(const EvalRecord& record);
-std::string to_json(const DiagnoseRecord& record);
-std::string to_json(const CommunicationRecord& record);
-std::string to_json(const WarningRecord& record);
-std::string to_json(const EndRecord& record);
+std::string to_json(const RunRecord& record);
 
 /// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are passed over, so
 /// that a later version's file can be read, and so is a last line that was cut off in the writing.
@@ -144,31 +146,19 @@ class MetricsLog {
                            int64_t step,
                            std::optional<int64_t> last_eval_step = std::nullopt);
 
-  MetricsLog(MetricsLog&& other) noexcept;
-  MetricsLog& operator=(MetricsLog&& other) noexcept;
-  ~MetricsLog();
-
   /// @throws c10::Error  if the file was removed or replaced, or the line could not be written,
   ///     e.g. on a full disk; what is missing of it is written before the next one, or by flush()
-  void append(const StepRecord& record);
-  void append(const EvalRecord& record);
-  void append(const DiagnoseRecord& record);
-  void append(const CommunicationRecord& record);
-  void append(const WarningRecord& record);
-  void append(const EndRecord& record);
+  void append(const RunRecord& record);
 
   /// From then on what was appended survives the death of the machine, too.
   /// @throws c10::Error  if the disk does not take it.
   void flush();
 
  private:
-  MetricsLog(std::filesystem::path path, int flags);
-  void append_line(const std::string& line);
+  MetricsLog(const std::filesystem::path& path, int flags);
   void write();
 
-  std::filesystem::path path_;
-  int fd_ = -1;
-  std::string unwritten_;
+  std::shared_ptr<AppendFile> file_;
 };
 
 }  // namespace mezzo::text

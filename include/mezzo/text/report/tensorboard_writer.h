@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace mezzo::text {
+
+class AppendFile;
 
 /// Writes scalars to a TensorBoard event file, as `torch.utils.tensorboard.SummaryWriter` does in
 /// Python. Each writer makes a file of its own in `folder`, `events.out.tfevents.TIME.HOST.PID.N`,
@@ -46,15 +49,13 @@ class TensorBoardWriter {
   /// @throws c10::Error  as add_scalar.
   void flush();
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const;
 
  private:
   void add_event(std::string_view event);
 
-  std::filesystem::path path_;
   int64_t flush_every_;
-  int fd_ = -1;
-  std::string buffer_;
+  std::unique_ptr<AppendFile> file_;
   int64_t buffered_records_ = 0;
 };
 
