@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -83,12 +82,8 @@ at::Tensor MultiLabelClassification::loss(const at::Tensor& outputs, const Packe
 }
 
 Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
-  Evaluation evaluation;
-  evaluation.loss = at::binary_cross_entropy_with_logits(outputs, targets).item<double>();
-  if (!std::isfinite(evaluation.loss)) {
-    evaluation.metrics.assign(metrics().size(), std::numeric_limits<double>::quiet_NaN());
-    return evaluation;
-  }
+  Evaluation evaluation = metric_choice().begin(at::binary_cross_entropy_with_logits(outputs, targets).item<double>());
+  if (!std::isfinite(evaluation.loss)) return evaluation;
   const auto probabilities = probabilities_of(outputs);
   const auto is = targets.ne(0).contiguous(), predicted = probabilities.ge(0.5).contiguous();
   const auto report = classification_report(elements<bool>(is), elements<bool>(predicted), labels().names());
@@ -104,9 +99,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
                            is.ne(predicted).to(at::kDouble).mean().item<double>(),
                            roc_auc,
                            average_precision};
-  metric_choice().fill(evaluation, values);
-  evaluation.report = report.to_text();
-  evaluation.never_predicted = report.never_predicted();
+  metric_choice().fill(evaluation, values, report);
   return evaluation;
 }
 

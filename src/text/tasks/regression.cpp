@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 
 #include "mezzo/text/tasks/scores.h"
 #include "text/data/data_check.h"
@@ -60,14 +59,10 @@ std::string Regression::why_undefined(const at::Tensor& targets) const {
 }
 
 Evaluation Regression::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
-  Evaluation evaluation;
   const auto predicted = outputs.squeeze(1).to(at::kDouble).contiguous(), is = targets.to(at::kDouble);
   const double error = mean_squared_error(elements<double>(is), elements<double>(predicted));
-  evaluation.loss = error;
-  if (!std::isfinite(error)) {
-    evaluation.metrics.assign(metrics().size(), std::numeric_limits<double>::quiet_NaN());
-    return evaluation;
-  }
+  Evaluation evaluation = metrics_.begin(error);
+  if (!std::isfinite(error)) return evaluation;
   const double values[] = {error, pearson(elements<double>(is), elements<double>(predicted)),
                            spearman(elements<double>(is), elements<double>(predicted))};
   metrics_.fill(evaluation, values);

@@ -93,12 +93,8 @@ at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const Pack
 }
 
 Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
-  Evaluation evaluation;
-  evaluation.loss = at::cross_entropy_loss(outputs, targets).item<double>();
-  if (!std::isfinite(evaluation.loss)) {
-    evaluation.metrics.assign(metrics().size(), std::numeric_limits<double>::quiet_NaN());
-    return evaluation;
-  }
+  Evaluation evaluation = metric_choice().begin(at::cross_entropy_loss(outputs, targets).item<double>());
+  if (!std::isfinite(evaluation.loss)) return evaluation;
   const auto predicted = outputs.argmax(1).contiguous();
   auto report = classification_report(elements<int64_t>(targets), elements<int64_t>(predicted), labels().names());
   const auto probabilities = at::softmax(outputs, 1, at::kDouble);
@@ -121,12 +117,9 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
                            average_precision,
                            -of_targets.log().mean().item<double>(),
                            calibration_error};
-  metric_choice().fill(evaluation, values);
-  evaluation.report = report.to_text();
-  evaluation.never_predicted = report.never_predicted();
+  metric_choice().fill(evaluation, values, std::move(report));
   evaluation.majority_baseline =
       static_cast<double>(label_counts(targets).max().item<int64_t>()) / static_cast<double>(targets.size(0));
-  evaluation.confusion_matrix = std::move(report.confusion);
   return evaluation;
 }
 

@@ -28,11 +28,26 @@ MetricChoice::MetricChoice(std::vector<MetricInfo> known, size_t num_shown, std:
   shown_.insert(shown_.begin(), *std::ranges::find(known_, deciding, &MetricInfo::name));
 }
 
+Evaluation MetricChoice::begin(double loss) const {
+  Evaluation evaluation;
+  evaluation.loss = loss;
+  evaluation.metrics.assign(shown_.size(), std::nan(""));
+  return evaluation;
+}
+
+void MetricChoice::fill(Evaluation& evaluation, std::span<const double> values, ClassificationReport report) const {
+  fill(evaluation, values);
+  evaluation.report = report.to_text();
+  evaluation.never_predicted = report.never_predicted();
+  evaluation.confusion_matrix = std::move(report.confusion);
+}
+
 void MetricChoice::fill(Evaluation& evaluation, std::span<const double> values) const {
   TORCH_INTERNAL_ASSERT(values.size() == known_.size());
   const auto value_of = [&](const MetricInfo& metric) {
     return values[static_cast<size_t>(std::ranges::find(known_, metric.name, &MetricInfo::name) - known_.begin())];
   };
+  evaluation.metrics.clear();
   for (const MetricInfo& metric : shown_) evaluation.metrics.push_back(value_of(metric));
   for (const MetricInfo& metric : known_) {
     if (std::ranges::find(shown_, metric.name, &MetricInfo::name) == shown_.end()) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -125,22 +124,15 @@ at::Tensor TokenClassification::loss(const at::Tensor& outputs, const PackedBatc
 }
 
 Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
-  Evaluation evaluation;
   const auto [places, rows, ids] = rows_of_words(outputs, targets);
-  evaluation.loss = at::cross_entropy_loss(rows, ids).item<double>();
-  if (!std::isfinite(evaluation.loss)) {
-    evaluation.metrics.assign(metrics().size(), std::numeric_limits<double>::quiet_NaN());
-    return evaluation;
-  }
+  Evaluation evaluation = metric_choice().begin(at::cross_entropy_loss(rows, ids).item<double>());
+  if (!std::isfinite(evaluation.loss)) return evaluation;
   const auto predicted = rows.argmax(1);
   const auto is = elements<int64_t>(ids), was_predicted = elements<int64_t>(predicted);
   if (!has_entities_) {
     auto report = classification_report(is, was_predicted, label_names());
     const double values[] = {report.accuracy, report.macro_avg.f1, report.weighted_avg.f1};
-    metric_choice().fill(evaluation, values);
-    evaluation.report = report.to_text();
-    evaluation.never_predicted = report.never_predicted();
-    evaluation.confusion_matrix = std::move(report.confusion);
+    metric_choice().fill(evaluation, values, std::move(report));
     return evaluation;
   }
   EntityCounts counts;
@@ -159,9 +151,7 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
   const ClassScores& all = report.several->micro_avg;
   const double accuracy = predicted.eq(ids).to(at::kDouble).mean().item<double>();
   const double values[] = {all.f1, accuracy, all.precision, all.recall, report.macro_avg.f1, report.weighted_avg.f1};
-  metric_choice().fill(evaluation, values);
-  evaluation.report = report.to_text();
-  evaluation.never_predicted = report.never_predicted();
+  metric_choice().fill(evaluation, values, report);
   return evaluation;
 }
 

@@ -64,9 +64,13 @@ class MetricChoice {
 
   const std::vector<MetricInfo>& shown() const { return shown_; }
 
+  /// An evaluation with this loss, whose metrics are NaN.
+  Evaluation begin(double loss) const;
   /// Puts into `evaluation` the values of all that is known, in its order: the shown ones as its
   /// metrics, the others as details.
   void fill(Evaluation& evaluation, std::span<const double> values) const;
+  /// Also puts in the report.
+  void fill(Evaluation& evaluation, std::span<const double> values, ClassificationReport report) const;
 
  private:
   std::vector<MetricInfo> known_, shown_;
