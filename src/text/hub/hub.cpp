@@ -28,6 +28,7 @@
 #include "text/io/json.h"
 #include "text/io/read_error.h"
 #include "text/io/read_file.h"
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
@@ -61,9 +62,8 @@ fs::path hf_home() {
 fs::path hub_cache() { return folder_variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}, hf_home() / "hub"); }
 
 bool is_offline() {
-  std::string value = variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"});
-  for (char& c : value) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+  const std::string value = ascii_lower(variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}));
+  return value == "1" || value == "on" || value == "yes" || value == "true";
 }
 
 std::string read_word(const fs::path& file) {
@@ -153,7 +153,7 @@ class Download {
   /// The newest commit of the revision, and the names of its files.
   std::string look_up() {
     const auto answer = client_.ask(fmt::format("/api/models/{}/revision/{}", id_.name, escaped(id_.revision)));
-    check(answer.status, answer.headers);
+    check(answer);
     const auto json = parse_json(answer.body, endpoint_ + ": ");
     try {
       commit_ = json.at("sha").get<std::string>();
@@ -203,16 +203,13 @@ class Download {
   }
 
   /// Says what a status means to the user.
-  void check(int64_t status, const std::map<std::string, std::string>& headers) const {
+  void check(const HubClient::Answer& answer) const {
+    const int64_t status = answer.status;
     if (status >= 200 && status < 400) return;
-    const auto header = [&](const char* name) {
-      const auto found = headers.find(name);
-      return found == headers.end() ? "" : found->second;
-    };
-    const std::string code = header("x-error-code"), page = endpoint_ + "/" + id_.name;
+    const std::string code = answer.header("x-error-code"), page = endpoint_ + "/" + id_.name;
     const bool is_token_wrong =
         status == 401 && !token_.text.empty() &&
-        (code != "RepoNotFound" || header("x-error-message").starts_with("Invalid credentials"));
+        (code != "RepoNotFound" || answer.header("x-error-message").starts_with("Invalid credentials"));
     TORCH_CHECK_VALUE(!is_token_wrong, id_.name, ": ", endpoint_, " refuses the token of ", token_.source,
                       ". Renew the token, or remove it if the model is public");
     TORCH_CHECK_VALUE(code != "RevisionNotFound", id_.name, ": has no revision '", id_.revision, "'. See ", page,
@@ -223,7 +220,7 @@ class Download {
                       " has no such model. ",
                       token_.text.empty() ? "If it is private, set HF_TOKEN." : "If it is private, check HF_TOKEN.",
                       did_you_mean_file(id_.name));
-    const std::string seconds = header("retry-after");
+    const std::string seconds = answer.header("retry-after");
     const std::string later = seconds.empty() ? "later" : fmt::format("in {} seconds", seconds);
     throw HubUnreachable(status == 429
                              ? fmt::format("{} limits requests (status 429). Try again {}{}", endpoint_, later,
@@ -233,11 +230,9 @@ class Download {
 
   File describe(const std::string& name) {
     const auto answer = client_.ask(path_of(name), /*is_head=*/true);
-    check(answer.status, answer.headers);
+    check(answer);
     const auto header = [&](const char* linked, const char* own) {
-      const auto& headers = answer.headers;
-      const auto found = headers.contains(linked) ? headers.find(linked) : headers.find(own);
-      return found == headers.end() ? "" : found->second;
+      return answer.header(answer.headers.contains(linked) ? linked : own);
     };
     File file{name, header("x-linked-etag", "etag")};
     if (file.etag.starts_with("W/")) file.etag.erase(0, 2);
@@ -281,7 +276,7 @@ class Download {
     make_folders(link.parent_path());
     std::error_code none;
     if (!fs::exists(whole)) {
-      check(client_.download(path_of(file.name), partial, progress), {});
+      check({.status = client_.download(path_of(file.name), partial, progress)});
       const auto bytes = static_cast<int64_t>(fs::file_size(partial));
       const bool has_size = file.bytes < 0 || bytes == file.bytes;
       if (!has_size || !has_hash_of_etag(partial, file.etag)) {

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -23,6 +22,7 @@
 #include "mezzo/version.h"
 #include "system/unique_fd.h"
 #include "text/io/durable_files.h"
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
@@ -114,11 +114,10 @@ struct HubClient::Connection {
   static size_t take_header(char* data, size_t, size_t size, Answer* answer) {
     const std::string_view line(data, size);
     if (const size_t colon = line.find(':'); colon != line.npos) {
-      std::string name, value(line.substr(colon + 1));
-      for (const char c : line.substr(0, colon)) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      std::string value(line.substr(colon + 1));
       value.erase(0, value.find_first_not_of(" \t"));
       value.erase(value.find_last_not_of(" \t\r\n") + 1);
-      answer->headers[name] = std::move(value);
+      answer->headers[ascii_lower(line.substr(0, colon))] = std::move(value);
     }
     return size;
   }
@@ -131,10 +130,8 @@ struct HubClient::Connection {
 
   /// Waits before the next try, for as long as the server asks to. Returns false if there should be none.
   bool wait(int tries, const Answer& answer) const {
-    const auto asked = answer.headers.find("retry-after");
-    const double least = 0.1 * (1 << tries);
-    const double seconds =
-        asked == answer.headers.end() ? least : std::max(least, std::strtod(asked->second.c_str(), nullptr));
+    const double asked = std::strtod(answer.header("retry-after").c_str(), nullptr);
+    const double seconds = std::max(0.1 * (1 << tries), asked);
     if (tries == kMostTries || !(seconds <= kLongestWait)) return false;
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     while (std::chrono::steady_clock::now() < end) {

@@ -23,6 +23,12 @@ class HubClient {
     int64_t status = 0;
     std::map<std::string, std::string> headers = {};  ///< of the last response, names in lower case
     std::string body = {};
+
+    /// Empty if it is missing.
+    std::string header(const std::string& name) const {
+      const auto found = headers.find(name);
+      return found == headers.end() ? "" : found->second;
+    }
   };
 
   /// @param token  sent to `endpoint` alone; empty for none.

@@ -287,10 +287,8 @@ void RunOutput::write_ending(const std::string& status,
   const auto attempt = [&](const char* file, const auto& write) {
     try {
       write();
-    } catch (const c10::Error& failure) {
-      note(fmt::format("{} is not up to date: {}", file, failure.what_without_backtrace()));
     } catch (const std::exception& failure) {
-      note(fmt::format("{} is not up to date: {}", file, failure.what()));
+      note(fmt::format("{} is not up to date: {}", file, message_of(failure)));
     }
   };
   attempt("report.html", [&] { write_report(notice, /*evaluation=*/std::nullopt, /*evaluated=*/""); });
