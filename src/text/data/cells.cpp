@@ -52,12 +52,8 @@ RawLabel label_of(Cell cell, const LoadRowsOptions& options, Where where) {
   const LabelKind kind = options.label_kind();
   const bool is_array = cell.type == Type::kArray, is_class = kind == LabelKind::kClass;
   if (cell.type == Type::kNull) return std::monostate();
-  if (kind == LabelKind::kSeveral && is_array) return label_set(strings_of(std::move(cell), "labels", where), where);
-  if (kind == LabelKind::kWords && is_array) {
-    Names names = strings_of(std::move(cell), "labels", where);
-    const bool has_empty = std::ranges::find(names, "") != names.end();
-    if (has_empty) fail(where, "one of the labels is an empty string. Name it; words of no entity are labelled O");
-    return names;
+  if ((kind == LabelKind::kSeveral || kind == LabelKind::kWords) && is_array) {
+    return strings_of(std::move(cell), "labels", where);
   }
   if (kind == LabelKind::kNumber && cell.type == Type::kNumber) return number_label(cell.text, where);
   if (is_class && cell.type == Type::kString) check_is_no_list(cell.text, options, where);

@@ -122,20 +122,20 @@ CsvColumns csv_columns(const std::vector<std::string>& header,
 }
 
 /// The labels of a cell, with `|` between them.
-RawLabel names_of_cell(std::string_view cell, Where where) {
+std::vector<std::string> names_of_cell(std::string_view cell) {
   std::vector<std::string> names;
   for (size_t begin = 0; !cell.empty() && begin <= cell.size();) {
     const size_t end = std::min(cell.find('|', begin), cell.size());
     names.emplace_back(cell.substr(begin, end - begin));
     begin = end + 1;
   }
-  return label_set(std::move(names), where);
+  return names;
 }
 
 /// @param rows  those before it, not of LabelKind::kWords.
 RawLabel label_of_cell(std::string cell, const RowCollector& rows, Where where) {
   check_is_no_list(cell, rows.options(), where);
-  if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, where);
+  if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell);
   if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, where);
   return cell;
 }
@@ -187,7 +187,7 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   const LoadRowsOptions& options = rows.options();
   const ColumnNames& format = options.columns();
   const auto fail = [&](int64_t line, const std::string& found) {
-    TORCH_CHECK_VALUE(false, rows.between(line), found, ".");
+    TORCH_CHECK_VALUE(false, rows.between(line), found, ", or pass --unquoted if quotes are ordinary characters.");
   };
   TORCH_CHECK_VALUE(rows.label_kind() != LabelKind::kWords, rows.between(1),
                     "a cell holds no labels of words. Use .conll, .json or .jsonl.");

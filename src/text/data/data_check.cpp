@@ -153,7 +153,9 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
   if (rows.labels.empty() || !are_positions(rows, labels)) return;
   const std::string& number = std::get<std::string>(rows.labels.front());
-  const std::string& name = labels.name(label_ids(rows, labels)[0].item<int64_t>());
+  const auto id = position_of(number, labels);
+  if (!id) return;  // label_ids() refuses it
+  const std::string& name = labels.name(*id);
   if (name == "LABEL_" + number) return;  // transformers' for no name
   lines.push_back(fmt::format(
       "the labels in {} are numbers, read as positions in the model's list of labels: {} is {}, first at {}",

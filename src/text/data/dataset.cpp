@@ -12,7 +12,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -44,24 +43,18 @@ void check_label(const LabeledRows& rows, size_t row, bool fits) {
                     "the label is of another kind than the task's. Read the file for this task.");
 }
 
-std::optional<int64_t> place_of(const std::string& number, const LabelMap& labels) {
-  int64_t id = -1;
-  const auto error = std::from_chars(number.data(), number.data() + number.size(), id).ec;
-  return error == std::errc() && id >= 0 && id < labels.size() ? std::optional(id) : std::nullopt;
-}
-
-/// @param is_place  whether the name is a place in the list of labels
+/// @param is_position  whether the name is a position in the list of labels
 int64_t find_id(const LabeledRows& rows,
                 size_t row,
                 const std::string& name,
                 const LabelMap& labels,
                 std::string_view on_unknown_label,
-                bool is_place = false) {
-  const auto id = is_place ? place_of(name, labels) : labels.id(name);
+                bool is_position = false) {
+  const auto id = is_position ? position_of(name, labels) : labels.id(name);
   TORCH_CHECK_VALUE(id || !is_missing_label(name, true), rows.where(row), "the label ", quoted_name(name),
                     " is a missing value. Give the row a label, or remove it.");
   TORCH_CHECK_VALUE(id, rows.where(row), "unknown label ", quoted_name(name),
-                    is_place ? ". The labels, numbered from 0, are: " : ". The labels are: ", list_names(labels),
+                    is_position ? ". The labels, numbered from 0, are: " : ". The labels are: ", list_names(labels),
                     on_unknown_label.empty() ? "." : ". ", on_unknown_label);
   return *id;
 }
@@ -127,11 +120,11 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
 
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
-  const bool are_ids = are_positions(rows, labels);
+  const bool is_position = are_positions(rows, labels);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     const auto* name = std::get_if<std::string>(&rows.labels[i]);
     check_label(rows, i, name != nullptr);
-    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, *name, labels, on_unknown_label, are_ids);
+    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, *name, labels, on_unknown_label, is_position);
   }
   return ids;
 }

@@ -80,7 +80,7 @@ void read_txt(TextInput& input, RowCollector& rows) {
                       labels.front(), ", and line 1 has none. Give line 1 a label, or remove this one.");
     Row row;
     if (has_fasttext_labels) {
-      if (kind == LabelKind::kSeveral) row.label = label_set(std::move(labels), where);
+      if (kind == LabelKind::kSeveral) row.label = std::move(labels);
       if (kind == LabelKind::kClass) {
         TORCH_CHECK_VALUE(
             labels.size() == 1, where(), "the line has ", labels.size(), " labels of the form __label__name",

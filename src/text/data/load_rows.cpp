@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <iterator>
+#include <cerrno>
+#include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "mezzo/text/data/dataset.h"
@@ -13,6 +14,7 @@
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
 #include "text/io/csv_reader.h"
+#include "text/io/read_error.h"
 #include "text/io/text_input.h"
 #include "text/io/utf8.h"
 #include "text/io/utf8_source.h"
@@ -23,9 +25,7 @@ namespace {
 /// ".csv" of "a.csv" and of "a.CSV.gz".
 std::string format_of(std::filesystem::path path) {
   if (is_compressed(path)) path.replace_extension();
-  std::string format = path.extension().string();
-  std::ranges::transform(format, format.begin(), [](unsigned char c) { return std::tolower(c); });
-  return format;
+  return ascii_lower(path.extension().string());
 }
 
 /// Refuses files that are not read, and flags that are not for the format.
@@ -33,13 +33,12 @@ void check_format(const std::string& file, const std::string& format, const Colu
   constexpr std::string_view kNoTables[] = {".json", ".jsonl", ".conll", ".parquet"};
   constexpr std::string_view kTables[] = {".csv", ".tsv", ".txt"};
   constexpr std::pair<std::string_view, const char*> kOthers[] = {
-      {".xlsx", "a spreadsheet. In Excel, save it as \"CSV UTF-8\""},
-      {".xls", "a spreadsheet. In Excel, save it as \"CSV UTF-8\""},
-      {".ods", "a spreadsheet. In LibreOffice, save it as \"Text CSV\""},
-      {".docx", "a document. Write each text and its label into a row of a .csv file"},
-      {".doc", "a document. Write each text and its label into a row of a .csv file"},
-      {".pdf", "a document. Write each text and its label into a row of a .csv file"}};
-  for (const auto& [ending, what] : kOthers) TORCH_CHECK_VALUE(format != ending, file, ": is ", what, ".");
+      {".xlsx .xls ", "a spreadsheet. In Excel, save it as \"CSV UTF-8\""},
+      {".ods ", "a spreadsheet. In LibreOffice, save it as \"Text CSV\""},
+      {".docx .doc .pdf ", "a document. Write each text and its label into a row of a .csv file"}};
+  for (const auto& [endings, what] : kOthers) {
+    TORCH_CHECK_VALUE(format.empty() || endings.find(format + " ") == endings.npos, file, ": is ", what, ".");
+  }
   const bool is_no_table = std::ranges::find(kNoTables, format) != std::end(kNoTables);
   TORCH_CHECK_VALUE(is_no_table || columns.is_of_table() || std::ranges::find(kTables, format) != std::end(kTables),
                     file,
@@ -47,6 +46,8 @@ void check_format(const std::string& file, const std::string& format, const Colu
                     ".parquet, .gz or .zst may follow. For a table of another name, pass --delimiter.");
   TORCH_CHECK_VALUE(!is_no_table || !columns.is_of_table(), file,
                     ": --delimiter, --columns and --no-header are for tables, and ", format, " is none.");
+  TORCH_CHECK_VALUE(format != ".parquet" || columns.encoding == "auto", file,
+                    ": --encoding is for files of text, and .parquet is none.");
 }
 
 /// The columns of a file without a header: their names are numbers from 1. The text is the first and the label the
@@ -58,29 +59,31 @@ ColumnNames by_numbers(ColumnNames columns) {
   return columns;
 }
 
-template <class T>
-void append(std::vector<T>& all, std::vector<T>&& more) {
-  all.insert(all.end(), std::move_iterator(more.begin()), std::move_iterator(more.end()));
-}
-
-/// Those of later files are to be what those of the first are.
-void check_alike(const LabeledRows& first, const LabeledRows& rows) {
-  TORCH_CHECK_VALUE(rows.text_pairs.empty() == first.text_pairs.empty(), rows.places.file, ": has ",
-                    rows.text_pairs.empty() ? "single texts" : "pairs of texts", " where ", first.places.at(0), " has ",
-                    first.text_pairs.empty() ? "a single text" : "a pair",
-                    ". Give every row of all files a text_pair, or none.");
-}
-
-/// @param rows  with at least one row, as `more` has.
-void append(LabeledRows& rows, LabeledRows more) {
-  check_alike(rows, more);
-  rows.texts.append(more.texts);
-  rows.text_pairs.append(more.text_pairs);
-  append(rows.words, std::move(more.words));
-  append(rows.labels, std::move(more.labels));
-  append(rows.places.lines, std::move(more.places.lines));
-  append(rows.others, std::move(more.others));
-  append(rows.notes, std::move(more.notes));
+void read_file(const std::filesystem::path& path, RowCollector& rows) {
+  std::error_code none;  // a missing file may lack the ending
+  if (std::filesystem::status(path, none).type() == std::filesystem::file_type::not_found) fail_to_read(path, ENOENT);
+  const std::string file = path.string(), format = format_of(path);
+  const ColumnNames& columns = rows.options().columns();
+  check_format(file, format, columns);
+  if (format == ".parquet") {
+    TORCH_CHECK_VALUE(!is_compressed(path), file, ": a .parquet file is compressed within. Decompress it.");
+    return read_parquet(path, rows);
+  }
+  Utf8Source source(path, columns.encoding);
+  TextInput input(source);
+  if (format == ".json" || format == ".jsonl") {
+    read_json(input, format == ".jsonl", rows);
+  } else if (format == ".conll") {
+    read_conll(input, rows);
+  } else if (format == ".txt" && begins_table(input.at_hand(), rows.columns())) {  // as Excel's "Unicode Text"
+    rows.note("read as a table with tabs");
+    read_csv(input, '\t', rows);
+  } else if (format == ".txt" && !columns.is_of_table()) {
+    read_txt(input, rows);
+  } else {
+    read_csv(input, format == ".tsv" ? '\t' : ',', rows);
+  }
+  for (const std::string& note : source.notes()) rows.note(note);
 }
 
 }  // namespace
@@ -92,10 +95,9 @@ std::vector<std::string> split_names(std::string_view text, std::string_view fla
   csv.next(names);
   TORCH_CHECK_VALUE(std::ranges::find(names, "") == names.end(), flag, " '", text,
                     "' has an empty name; remove a comma");
-  for (size_t i = 1; i < names.size(); ++i) {
-    TORCH_CHECK_VALUE(std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) ==
-                          names.begin() + static_cast<std::ptrdiff_t>(i),
-                      flag, " names '", names[i], "' twice");
+  std::set<std::string_view> seen;
+  for (const std::string& name : names) {
+    TORCH_CHECK_VALUE(seen.insert(name).second, flag, " names '", name, "' twice");
   }
   return names;
 }
@@ -129,56 +131,23 @@ bool repair_utf8(std::string& text) {
   return true;
 }
 
-LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& given) {
-  const std::string file = path.string();
-  TORCH_CHECK_VALUE(given.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", given.limit(), ".");
-  given.columns().validate(given.label_kind() != LabelKind::kNone);
-  const std::string format = format_of(path);
-  check_format(file, format, given.columns());
-  LoadRowsOptions options = given;
-  if (given.columns().no_header && given.columns().columns.empty()) options.columns(by_numbers(given.columns()));
-  RowCollector rows(file, options);
-  if (format == ".parquet") {
-    TORCH_CHECK_VALUE(!is_compressed(path), file, ": a .parquet file is compressed within. Decompress it.");
-    read_parquet(path, rows);
-    return rows.finish();
-  }
-  Utf8Source source(path, options.columns().encoding);
-  TextInput input(source);
-  if (format == ".json" || format == ".jsonl") {
-    read_json(input, format == ".jsonl", rows);
-  } else if (format == ".conll") {
-    read_conll(input, rows);
-  } else if (format == ".txt" && begins_table(input.at_hand(), rows.columns())) {  // as Excel's "Unicode Text"
-    rows.note("read as a table with tabs");
-    read_csv(input, '\t', rows);
-  } else if (format == ".txt" && !options.columns().is_of_table()) {
-    read_txt(input, rows);
-  } else {
-    read_csv(input, format == ".tsv" ? '\t' : ',', rows);
-  }
-  LabeledRows result = rows.finish();
-  append(result.notes, source.notes());
-  return result;
+LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options) {
+  return load_rows(std::span(&path, 1), options);
 }
 
-LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRowsOptions& options) {
+LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRowsOptions& given) {
   TORCH_CHECK_VALUE(!paths.empty(), "load_rows: at least one file expected, got none.");
-  LabeledRows rows = load_rows(paths.front(), options);
-  if (paths.size() == 1) return rows;
-  rows.places.files.push_back(rows.places.file);
-  rows.places.file_ids.assign(rows.texts.size(), 0);
-  for (const auto& path : paths.subspan(1)) {
-    LoadRowsOptions of_file = options;
-    const auto count = static_cast<int64_t>(rows.texts.size());
-    if (options.limit() > 0 && count >= options.limit()) break;
-    if (options.limit() > 0) of_file.limit(options.limit() - count);
-    append(rows, load_rows(path, of_file));
-    rows.places.file_ids.resize(rows.texts.size(), static_cast<int32_t>(rows.places.files.size()));
-    rows.places.files.push_back(path.string());
+  TORCH_CHECK_VALUE(given.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", given.limit(), ".");
+  given.columns().validate(given.label_kind() != LabelKind::kNone);
+  LoadRowsOptions options = given;
+  if (given.columns().no_header && given.columns().columns.empty()) options.columns(by_numbers(given.columns()));
+  RowCollector rows(paths, options);
+  for (size_t i = 0; i < paths.size() && !rows.full(); ++i) {
+    rows.begin_file(paths[i].string());
+    read_file(paths[i], rows);
+    TORCH_CHECK_VALUE(rows.size() > 0, paths[i].string(), ": the file has no rows.");
   }
-  rows.places.file = name_of_files(paths);
-  return rows;
+  return rows.take();
 }
 
 std::string name_of_files(std::span<const std::filesystem::path> paths) {

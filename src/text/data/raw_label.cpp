@@ -21,12 +21,6 @@ bool is_integer(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return result;
-}
-
 /// Whether each word is a number, as in "0, 1" and "0.5 -1.", and not in "18-25". NumPy writes "..." for the middle of
 /// a long array.
 bool are_numbers(std::string_view text) {
@@ -81,14 +75,6 @@ bool flag_label(std::string_view value, std::string_view column, Where where) {
   return flag == "1" || flag == "true";
 }
 
-RawLabel label_set(std::vector<std::string> names, Where where) {
-  std::ranges::sort(names);
-  names.erase(std::ranges::unique(names).begin(), names.end());
-  const bool has_empty = !names.empty() && names.front().empty();
-  TORCH_CHECK_VALUE(!has_empty, where(), "one of the labels is an empty string. Name it, or leave it out.");
-  return names;
-}
-
 std::optional<double> label_number(std::string_view label) {
   const std::string_view digits = label.substr(label.starts_with('-') ? 1 : 0);
   const bool may_be = !digits.empty() && digits.find_first_not_of("0123456789.eE+-") == digits.npos &&
@@ -107,13 +93,13 @@ std::string canonical_label(std::string_view label) {
     const bool is_whole = *number == std::trunc(*number) && std::abs(*number) < kExact;
     return is_whole ? std::to_string(static_cast<int64_t>(*number)) : fmt::format("{}", *number);
   }
-  std::string folded = lower(label);
+  std::string folded = ascii_lower(label);
   return folded == "true" || folded == "false" ? folded : std::string(label);
 }
 
 bool is_missing_label(std::string_view label, bool beside_numbers) {
   constexpr std::string_view kNames[] = {"none", "null", "na", "n/a", "<na>", "#n/a"};
-  const std::string name = lower(label);
+  const std::string name = ascii_lower(label);
   return name == "nan" || (beside_numbers && std::ranges::find(kNames, name) != std::end(kNames));
 }
 
@@ -129,6 +115,12 @@ bool are_positions(const LabeledRows& rows, const LabelMap& labels) {
            const auto* name = std::get_if<std::string>(&label);
            return name != nullptr && is_integer(*name);
          });
+}
+
+std::optional<int64_t> position_of(std::string_view integer, const LabelMap& labels) {
+  int64_t id = -1;
+  const auto error = std::from_chars(integer.data(), integer.data() + integer.size(), id).ec;
+  return error == std::errc() && id >= 0 && id < labels.size() ? std::optional(id) : std::nullopt;
 }
 
 }  // namespace mezzo::text

@@ -21,9 +21,6 @@ void check_is_no_list(std::string_view label, const LoadRowsOptions& options, Wh
 double number_label(std::string_view number, Where where);
 /// Whether a text has the label of a column: 1 or true, or else 0 or false.
 bool flag_label(std::string_view value, std::string_view column, Where where);
-/// Sorts the names, so that rows with the same labels are equal.
-RawLabel label_set(std::vector<std::string> names, Where where);
-
 /// The number that a label is. None for names, "007" and "nan".
 std::optional<double> label_number(std::string_view label);
 /// Equal for two spellings of one class: "1" and "1.0", "true" and "True".
@@ -35,5 +32,8 @@ std::span<const std::string> names_of(const RawLabel& label);
 /// Whether the labels of `rows` are positions in the list of labels: they are integers, and no name in `labels` is a
 /// number.
 bool are_positions(const LabeledRows& rows, const LabelMap& labels);
+
+/// The id that is the position `integer`; none if the list of labels is shorter.
+std::optional<int64_t> position_of(std::string_view integer, const LabelMap& labels);
 
 }  // namespace mezzo::text

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "mezzo/text/io/nearest_name.h"
 #include "text/data/raw_label.h"
 #include "text/io/printable.h"
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
@@ -31,10 +31,7 @@ std::optional<std::string> likely_name(const Column& missing, const std::vector<
                      : missing.flag == "--label-column" ? std::span<const std::string_view>(kLabels)
                                                         : std::span<const std::string_view>();
   for (const std::string_view word : usual) {
-    const auto ends_with_word = [&](std::string name) {
-      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      return name.ends_with(word);
-    };
+    const auto ends_with_word = [&](const std::string& name) { return ascii_lower(name).ends_with(word); };
     const auto found = std::ranges::find_if(names, ends_with_word);
     if (found != names.end()) return *found;
   }
@@ -101,23 +98,28 @@ std::string Columns::missing(const std::vector<std::string>& present, std::strin
                      fmt::join(among, ", "), among.size() < present.size() ? ", …" : "", fmt::join(advice, " "));
 }
 
-RowCollector::RowCollector(std::string file, const LoadRowsOptions& options)
+RowCollector::RowCollector(std::span<const std::filesystem::path> files, const LoadRowsOptions& options)
     : options_(options),
       columns_(options),
       has_words_(options.split_words() || options.label_kind() == LabelKind::kWords) {
-  rows_.places.file = std::move(file);
+  rows_.places.file = name_of_files(files);
+  for (size_t i = 0; i < files.size() && files.size() > 1; ++i) rows_.places.files.push_back(files[i].string());
   rows_.texts = Texts(options.memory());
   rows_.text_pairs = Texts(options.memory());
 }
 
-std::string RowCollector::where(int64_t line) const {
-  return fmt::format("{}:{}: row {}: ", rows_.places.file, line, size() + 1);
+void RowCollector::begin_file(std::string file) {
+  file_ = std::move(file);
+  ++num_files_;
+  first_ = std::ssize(rows_.texts);
 }
 
-std::string RowCollector::between(int64_t line) const { return fmt::format("{}:{}: ", rows_.places.file, line); }
+std::string RowCollector::where(int64_t line) const { return fmt::format("{}:{}: row {}: ", file_, line, size() + 1); }
+
+std::string RowCollector::between(int64_t line) const { return fmt::format("{}:{}: ", file_, line); }
 
 void RowCollector::add(Row row, int64_t line) {
-  if (!columns_.flags.empty()) row.label = label_set(std::move(row.flags), [&] { return where(line); });
+  if (!columns_.flags.empty()) row.label = std::move(row.flags);
   check_label(row.label, line);
   check_pair(row.text_pair.has_value(), line);
   if (has_words_) add_words(row, line);
@@ -125,19 +127,13 @@ void RowCollector::add(Row row, int64_t line) {
   if (row.text_pair) rows_.text_pairs.push_back(*row.text_pair);
   rows_.labels.push_back(std::move(row.label));
   rows_.places.lines.push_back(line);
+  if (!rows_.places.files.empty()) rows_.places.file_ids.push_back(num_files_ - 1);
   if (options_.other_columns()) rows_.others.push_back(std::move(row.others));
   constexpr int64_t kRowsAtATime = 4096;
-  if (options_.on_rows() && size() % kRowsAtATime == 0) options_.on_rows()(rows_.places.file, size());
+  if (options_.on_rows() && size() % kRowsAtATime == 0) options_.on_rows()(file_, size());
 }
 
-void RowCollector::note(std::string_view what) {
-  rows_.notes.push_back(fmt::format("{}: {}", rows_.places.file, what));
-}
-
-LabeledRows RowCollector::finish() {
-  TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.places.file, ": the file has no rows.");
-  return std::move(rows_);
-}
+void RowCollector::note(std::string_view what) { rows_.notes.push_back(fmt::format("{}: {}", file_, what)); }
 
 void RowCollector::add_words(Row& row, int64_t line) {
   TORCH_CHECK_VALUE(!row.text_pair, where(line), "the row is a pair of texts, and words are labelled in single ones.");
@@ -158,14 +154,22 @@ void RowCollector::check_label(RawLabel& label, int64_t line) {
   if (name != nullptr && name->empty()) label = std::monostate();
   TORCH_CHECK_VALUE(!has_labels() || !std::holds_alternative<std::monostate>(label), where(line),
                     "the row has no label. Give it one, or remove the row.");
+  auto* names = std::get_if<std::vector<std::string>>(&label);
+  if (names == nullptr) return;
+  TORCH_CHECK_VALUE(
+      std::ranges::find(*names, "") == names->end(), where(line), "one of the labels is an empty string. ",
+      label_kind() == LabelKind::kWords ? "Name it; words of no entity are labelled O." : "Name it, or leave it out.");
+  if (label_kind() == LabelKind::kWords) return;
+  std::ranges::sort(*names);  // so that rows with the same labels are equal
+  names->erase(std::ranges::unique(*names).begin(), names->end());
 }
 
 void RowCollector::check_pair(bool is_pair, int64_t line) const {
   if (rows_.texts.empty()) return;
   const bool first_is_pair = !rows_.text_pairs.empty();
   TORCH_CHECK_VALUE(is_pair == first_is_pair, where(line), is_pair ? "the row has a" : "the row has no",
-                    " text_pair where line ", rows_.places.lines.front(), first_is_pair ? " has one" : " has none",
-                    ". Give every row of a file one, or none.");
+                    " text_pair where ", rows_.places.at(0), first_is_pair ? " has one" : " has none",
+                    ". Give every row one, or none.");
 }
 
 }  // namespace mezzo::text

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mezzo/text/data/dataset.h"
@@ -41,14 +45,18 @@ struct Row {
   std::string others = {};                             ///< as of LabeledRows
 };
 
-/// Gathers the rows of one file and checks that they are of one kind.
+/// Gathers the rows of files and checks that they are of one kind.
 class RowCollector {
  public:
   /// @param options  must live as long as this.
-  RowCollector(std::string file, const LoadRowsOptions& options);
+  RowCollector(std::span<const std::filesystem::path> files, const LoadRowsOptions& options);
 
-  int64_t size() const { return static_cast<int64_t>(rows_.texts.size()); }
-  bool full() const { return options_.limit() > 0 && size() >= options_.limit(); }
+  /// The rows of another file follow.
+  void begin_file(std::string file);
+
+  /// Of the file.
+  int64_t size() const { return std::ssize(rows_.texts) - first_; }
+  bool full() const { return options_.limit() > 0 && std::ssize(rows_.texts) >= options_.limit(); }
   bool has_words() const { return has_words_; }
   bool has_labels() const { return label_kind() != LabelKind::kNone; }
   LabelKind label_kind() const { return options_.label_kind(); }
@@ -70,8 +78,7 @@ class RowCollector {
   /// Keeps a sentence for the user, about the file.
   void note(std::string_view what);
 
-  /// @throws c10::ValueError  where there are none.
-  LabeledRows finish();
+  LabeledRows take() { return std::move(rows_); }
 
  private:
   void add_words(Row& row, int64_t line);
@@ -82,6 +89,9 @@ class RowCollector {
   const Columns columns_;
   const bool has_words_;
   LabeledRows rows_;
+  std::string file_;   // that is read
+  int64_t first_ = 0;  // row of the file
+  int32_t num_files_ = 0;
 };
 
 }  // namespace mezzo::text

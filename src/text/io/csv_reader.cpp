@@ -39,7 +39,7 @@ std::string CsvReader::quoted_field() {
   while (true) {
     if (csv_.at_end()) {
       fail_(opened,
-            "a field opens with a double quote that is never closed. Close it, or put the text in quotes "
+            "a field opens with a double quote that is never closed. Close it, put the text in quotes "
             "and double each quote inside it");
     }
     const char c = take();
@@ -101,8 +101,7 @@ void CsvReader::check_lines_are_no_rows(int64_t last_line) const {
   if (delimiter_ != '\t' || columns_ < 2 || long_field_line_ == 0 || !lines_are_rows_) return;
   fail_(long_field_line_,
         fmt::format("a field opens with a double quote that closes on line {}, though each line up to there has all {} "
-                    "columns. Put the text in quotes and double each quote inside it, or pass --unquoted if quotes "
-                    "are ordinary characters",
+                    "columns. Put the text in quotes and double each quote inside it",
                     last_line, columns_));
 }
 

@@ -312,18 +312,9 @@ nlohmann::json JsonReader::value() {
     case Type::kString: return string();
     case Type::kBool: return boolean();
     case Type::kNull: skip(); return nullptr;
-    case Type::kNumber: break;
+    case Type::kNumber: return nlohmann::json::parse(number());
   }
-  const std::string_view text = number();
-  const auto parse = [&](auto& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc() && end == text.data() + text.size();
-  };
-  if (uint64_t whole = 0; parse(whole)) return whole;
-  if (int64_t whole = 0; parse(whole)) return whole;
-  double real = 0;
-  parse(real);  // stays 0 for a number below the smallest
-  return real;
+  return nullptr;
 }
 
 namespace {

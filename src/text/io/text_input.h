@@ -8,8 +8,8 @@
 
 namespace mezzo::text {
 
-/// The bytes of a text from its beginning to its end, from memory or from a source. Of a source, no
-/// more is read than is asked for (but for a block), and no more is held than a block.
+/// The bytes of a text from its beginning to its end, from memory or from a source. A source is read block by block,
+/// and only one block is held.
 class TextInput {
  public:
   /// @param text  must outlive this.
@@ -24,15 +24,15 @@ class TextInput {
   char peek() const { return text_[position_]; }
   char take() { return text_[position_++]; }
 
-  /// What is at hand of the bytes that come next: empty only at the end. Like all views from here,
-  /// valid until the next call that may read on.
+  /// The next bytes that were read already: empty only at the end. All views of the class are valid until the next call
+  /// that may read.
   std::string_view at_hand() { return at_end() ? std::string_view() : text_.substr(position_); }
   /// The next `count` bytes, at most a block; fewer only where the text ends.
   std::string_view ahead(size_t count);
   /// Moves past bytes that at_hand() or ahead() showed.
   void skip(size_t count) { position_ += count; }
 
-  /// How many bytes lie behind.
+  /// The number of bytes before the next one.
   size_t offset() const { return dropped_ + position_; }
 
  private:

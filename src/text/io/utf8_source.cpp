@@ -51,10 +51,6 @@ size_t count_different(std::string_view text) {
   return (bytes >> 128).count();
 }
 
-bool has_prefix(std::string_view name, std::initializer_list<std::string_view> prefixes) {
-  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
-}
-
 /// The encoding that libuchardet takes `text` for; empty if it cannot tell. WINDOWS-1252 in place of an unlikely
 /// encoding of a single accented letter or apostrophe.
 std::string likely_encoding([[maybe_unused]] std::string_view text) {
@@ -66,7 +62,8 @@ std::string likely_encoding([[maybe_unused]] std::string_view text) {
   name = uchardet_get_charset(detector);
   uchardet_delete(detector);
   const size_t different = count_different(text);
-  const bool is_unlikely = different == 1 || (different < kFewBytes && has_prefix(name, {"MAC-", "IBM"}));
+  const bool is_unlikely =
+      different == 1 || (different < kFewBytes && (name.starts_with("MAC-") || name.starts_with("IBM")));
   const bool fits_1252 = text.find_first_of("\x81\x8D\x8F\x90\x9D") == std::string_view::npos;
   // As browsers do: ISO-8859-1 with more characters.
   if (name == "ISO-8859-1" || (is_unlikely && fits_1252)) name = "WINDOWS-1252";
@@ -201,8 +198,10 @@ void Utf8Source::detect() {
     text.remove_prefix(std::abs(length));
   }
   std::string likely = invalid == 0 || valid > invalid ? "UTF-8" : likely_encoding(sample);
-  // In these encodings, hardly any sequence is valid UTF-8. Thai (ISO-8859-11) has more.
-  const bool is_single_byte = has_prefix(likely, {"WINDOWS-", "ISO-8859-", "IBM", "MAC-"}) && likely != "ISO-8859-11";
+  // In these encodings, hardly any sequence is valid UTF-8. Thai has more.
+  constexpr std::string_view kSingleByte[] = {"WINDOWS-", "ISO-8859-", "IBM", "MAC-"};
+  const bool is_single_byte = likely != "ISO-8859-11" &&
+                              std::ranges::any_of(kSingleByte, [&](auto begin) { return likely.starts_with(begin); });
   if (is_single_byte && 10 * valid > invalid) likely = "UTF-8";
   if (likely == "UTF-8") likely_ = likely;
   if (likely.empty() || likely == "UTF-8") return;
@@ -240,7 +239,7 @@ void Utf8Source::copy(std::span<char>& out) {
     if (!is_decided_ && is_outside(rest().front())) detect();
     if (converter_ != nullptr) return convert(out);
     const int length = utf8_sequence_length(rest());
-    if (length < 0) replace(-length, out);
+    if (length < 0 && out.size() >= kReplacement.size()) replace(-length, out);
   }
 }
 
@@ -292,10 +291,10 @@ void Utf8Source::check_invalid() const {
 std::vector<std::string> Utf8Source::notes() const {
   std::vector<std::string> notes;
   if (!how_.empty()) {
-    notes.push_back(fmt::format("{}: read as {} ({}); --encoding NAME changes it", file_, encoding_, how_));
+    notes.push_back(fmt::format("read as {} ({}); --encoding NAME changes it", encoding_, how_));
   }
   if (invalid_ > 0) {
-    notes.push_back(fmt::format("{}: {} that {} not valid {} became U+FFFD", file_,
+    notes.push_back(fmt::format("{} that {} not valid {} became U+FFFD",
                                 invalid_ == 1 ? "1 byte" : fmt::format("{} bytes", invalid_),
                                 invalid_ == 1 ? "is" : "are", encoding_));
   }

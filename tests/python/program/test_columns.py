@@ -81,7 +81,7 @@ def test_several_files_are_one(folders, tmp_path):
     assert trained([*predict, *parts]).stdout == trained([*predict, plain / "train.jsonl"]).stdout
     (tmp_path / "c.jsonl").write_text('{"text": "a", "label": "sport"}\n')
     done = run(flags(plain, tmp_path / "out", "--train", *parts))
-    assert done.returncode == 1 and "c.jsonl: has single texts where" in done.stderr
+    assert done.returncode == 1 and "c.jsonl:1: row 1: the row has no text_pair where" in done.stderr
     (tmp_path / "run.toml").write_text('train = ["a.jsonl", 3]\n')
     done = run([*given[:at], *given[at + 2:], "--config", tmp_path / "run.toml"])
     assert done.returncode == 2 and "run.toml:1: 'train' must be a string or an array of strings" in done.stderr

@@ -268,6 +268,14 @@ def test_labels_of_another_task_name_a_way_that_the_command_has(classifier, tmp_
     trained([*train, "--new-head", "--task", "multi_label_classification"])
 
 
+def test_stars_for_a_trained_head_of_other_labels_advise_a_new_one(classifier, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\ngoal,5\nteam,1\n")
+    done = run(["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1, "--max-length", 16])
+    assert done.returncode == 1 and "row 1: unknown label '5'. The labels, numbered from 0, are: " in done.stderr
+    assert done.stderr.endswith("They are those of the model's trained head; --new-head trains one for other labels.\n"), done.stderr
+
+
 def test_an_op_policy_without_ops_is_refused(tmp_path):
     (tmp_path / "empty.toml").touch()
     done = run(["ops", "--policy", tmp_path / "empty.toml"])

@@ -364,7 +364,7 @@ def test_reads_several_files(tmp_path):
 def test_refuses_files_of_two_kinds(tmp_path):
     names = write(tmp_path / "names.jsonl", [["one", "x"]])
     pairs = write(tmp_path / "pairs.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}])
-    with pytest.raises(ValueError, match=r"pairs\.jsonl: has pairs of texts where .*names\.jsonl:1 has a single text"):
+    with pytest.raises(ValueError, match=r"pairs\.jsonl:1: row 1: the row has a text_pair where .*names\.jsonl:1 has none"):
         _mezzo.load_files([names, pairs])
 
 

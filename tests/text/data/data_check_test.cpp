@@ -45,6 +45,7 @@ TEST(DataCheckTest, FindsNothingOddInOrdinaryRows) {
   EXPECT_THAT(odd_rows(rows({{"a", name("joy")}, {"b", name("anger")}, {"A", name("joy")}}), kJoyAnger), IsEmpty());
   EXPECT_THAT(odd_rows(rows({{"a", id(0)}, {"b", id(1)}}), LabelMap::from_names({"0", "1"})), IsEmpty());
   EXPECT_THAT(odd_rows(rows({{"a", id(0)}, {"b", id(1)}}), LabelMap::from_names({"LABEL_0", "LABEL_1"})), IsEmpty());
+  EXPECT_THAT(odd_rows(rows({{"a", id(5)}, {"b", id(1)}}), kJoyAnger), IsEmpty()) << "the task refuses the label";
 }
 
 TEST(DataCheckTest, CountsEmptyRepeatedAndContradictingTexts) {

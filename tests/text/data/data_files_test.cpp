@@ -174,6 +174,15 @@ TEST_F(DataFilesTest, ConvertsAcrossTheEndsOfBlocks) {
   }
 }
 
+TEST_F(DataFilesTest, ReplacesInvalidBytesAtTheEndsOfBlocks) {
+  for (size_t before = (64 << 10) - 9; before < (64 << 10) + 1; ++before) {
+    const std::string text(before, 'x'), more(70'000, 'y');
+    const auto utf8 = texts_alone().columns({.encoding = "UTF-8"});
+    const auto rows = load("a.txt", text + "\xFF" + more + "\n", utf8);
+    ASSERT_TRUE(rows.texts[0] == text + "\uFFFD" + more) << before;
+  }
+}
+
 TEST_F(DataFilesTest, ReadsOtherDelimiters) {
   const auto rows = load("a.csv", kGerman);
   EXPECT_THAT(rows.texts,
@@ -199,8 +208,10 @@ TEST_F(DataFilesTest, ReadsOtherDelimiters) {
   EXPECT_EQ(error("a.csv", "text;label\ngood;pos\nbad; or not;neg\n"),
             "a.csv:3: row 2: 3 fields where the header names 2. Quote a text that holds a ';', or pass the right "
             "--delimiter.");
-  EXPECT_EQ(error("a.csv", "\"x\"y,label\n"),
-            "a.csv:1: text after the closing quote of a field; inside quotes, write a quote twice.");
+  EXPECT_EQ(
+      error("a.csv", "\"x\"y,label\n"),
+      "a.csv:1: text after the closing quote of a field; inside quotes, write a quote twice, or pass --unquoted if "
+      "quotes are ordinary characters.");
 }
 
 TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
@@ -217,6 +228,8 @@ TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
   }
   EXPECT_EQ(error("a.jsonl", "[]", with({.delimiter = ","})),
             "a.jsonl: --delimiter, --columns and --no-header are for tables, and .jsonl is none.");
+  EXPECT_EQ(error("a.parquet", "PAR1", with({.encoding = "GB18030"})),
+            "a.parquet: --encoding is for files of text, and .parquet is none.");
 }
 
 TEST_F(DataFilesTest, ReadsATxtWithAHeaderAsATable) {

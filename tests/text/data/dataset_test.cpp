@@ -72,9 +72,9 @@ TEST_F(LoadRowsTest, RefusesPairsAmongSingleTexts) {
   const std::string pair = "{\"text\": \"a\", \"text_pair\": \"b\", \"label\": 1}\n";
   const std::string single = "{\"text\": \"a\", \"label\": 1}\n";
   EXPECT_EQ(error("f.jsonl", pair + single),
-            "f.jsonl:2: row 2: the row has no text_pair where line 1 has one. Give every row of a file one, or none.");
+            "f.jsonl:2: row 2: the row has no text_pair where f.jsonl:1 has one. Give every row one, or none.");
   EXPECT_EQ(error("f.jsonl", single + pair),
-            "f.jsonl:2: row 2: the row has a text_pair where line 1 has none. Give every row of a file one, or none.");
+            "f.jsonl:2: row 2: the row has a text_pair where f.jsonl:1 has none. Give every row one, or none.");
   EXPECT_EQ(error("f.jsonl", "{\"text\": \"a\", \"text_pair\": 1, \"label\": 1}"),
             "f.jsonl:1: row 1: the text_pair is a number, not a string.");
   EXPECT_EQ(error("f.jsonl", "{\"text_pair\": \"\", \"text\": \"a\", \"text_pair\": \"\", \"label\": 1}"),
@@ -487,9 +487,7 @@ TEST_F(LoadRowsTest, RefusesJsonThatIsNoRows) {
 }
 
 TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {
-  EXPECT_EQ(
-      error("a.json", std::string(1'000'000, '[')),
-      "a.json:1: row 1: the text is an array, not a string; words are for models of --task token_classification.");
+  EXPECT_EQ(error("a.json", std::string(1'000'000, '[')), "a.json:1: row 1: JSON nested more than 127 deep.");
   EXPECT_EQ(error("a.jsonl", "\n{\"x\":" + std::string(1'000'000, '[')),
             "a.jsonl:2: row 1: JSON nested more than 127 deep.");
 }
@@ -513,13 +511,14 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
 
 TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
   EXPECT_EQ(error("a.csv", "text,label\na,0\n\"b,0\nc,0\n"),
-            "a.csv:3: a field opens with a double quote that is never closed. Close it, or put the text in quotes "
-            "and double each quote inside it.");
+            "a.csv:3: a field opens with a double quote that is never closed. Close it, put the text in quotes and "
+            "double each quote inside it, or pass --unquoted if quotes are ordinary characters.");
   EXPECT_EQ(error("a.csv", "text,label\n\"a\"c,0\n"),
-            "a.csv:2: text after the closing quote of a field; inside quotes, write a quote twice.");
-  EXPECT_EQ(
-      error("a.csv", "text,label\n\"a\r\nb\"c,0\n"),
-      "a.csv:3: text after the closing quote of a field that opens on line 2; inside quotes, write a quote twice.");
+            "a.csv:2: text after the closing quote of a field; inside quotes, write a quote twice, or pass --unquoted "
+            "if quotes are ordinary characters.");
+  EXPECT_EQ(error("a.csv", "text,label\n\"a\r\nb\"c,0\n"),
+            "a.csv:3: text after the closing quote of a field that opens on line 2; inside quotes, write a quote "
+            "twice, or pass --unquoted if quotes are ordinary characters.");
 }
 
 TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {

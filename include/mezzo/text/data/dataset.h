@@ -46,7 +46,7 @@ struct RowPlaces {
   std::string at(size_t row) const;
 };
 
-/// Puts U+FFFD in the place of each invalid sequence of `text`.
+/// Replaces each invalid sequence of `text` by U+FFFD.
 /// @return whether there was one
 bool repair_utf8(std::string& text);
 
@@ -96,7 +96,7 @@ using WordSplitter = std::function<std::vector<std::string>(std::string_view tex
 using RowsRead = std::function<void(const std::string& file, int64_t rows)>;
 
 struct LoadRowsOptions {
-  /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
+  /// Reads only the first rows, and nothing of the file after them except a block; 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
   /// kNone takes all rows for texts alone, JSON rows that are a plain string and .txt files, too; of other kinds each
   /// row has a label.
@@ -156,17 +156,12 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
 /// The rows of several files, which are of one kind, one after the other.
 LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRowsOptions& options = {});
 
-/// Names between commas, each quoted as in a .csv where it holds a comma itself.
-/// @param flag  of the program, for the message
-/// @throws c10::ValueError  where one is empty or there twice
-std::vector<std::string> split_names(std::string_view text, std::string_view flag);
-
-/// What to call them in a message: "a.csv and 2 more files".
+/// A name for them in messages: "a.csv and 2 more files".
 std::string name_of_files(std::span<const std::filesystem::path> paths);
 
-/// Names between commas, each quoted as in a .csv where it holds a comma itself.
+/// Names between commas. A name that holds a comma is quoted as in a .csv.
 /// @param flag  of the program, for the message
-/// @throws c10::ValueError  where one is empty or there twice
+/// @throws c10::ValueError  if a name is empty or given twice
 std::vector<std::string> split_names(std::string_view text, std::string_view flag);
 
 /// The names of a classifier's labels: id to name and back.
