@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cctype>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -68,11 +67,6 @@ HttpResponse json_response(const AnswerJson& json) {
   return {.body = json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n"};
 }
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 /// In a time that does not tell where they differ.
 bool are_equal(std::string_view given, std::string_view token) {
   unsigned different = given.size() != token.size();
@@ -84,7 +78,7 @@ bool are_equal(std::string_view given, std::string_view token) {
 
 /// "application/json", also with a charset that is UTF-8.
 bool is_json(const std::string& content_type) {
-  std::string type = lower(content_type);
+  std::string type = ascii_lower(content_type);
   std::erase_if(type, [](char c) { return c == ' ' || c == '"' || c == '\t'; });
   return type == "application/json" || type == "application/json;charset=utf-8";
 }
@@ -113,7 +107,7 @@ const Route* find_route(std::string_view path) {
 
 bool bears_token(const HttpRequest& request, const std::string& token) {
   constexpr std::string_view kScheme = "bearer ";
-  return lower(request.authorization.substr(0, kScheme.size())) == kScheme &&
+  return ascii_lower(request.authorization.substr(0, kScheme.size())) == kScheme &&
          are_equal(std::string_view(request.authorization).substr(kScheme.size()), token);
 }
 
@@ -357,7 +351,7 @@ void Server::State::route(const HttpRequest& request, const HttpServer::Respond&
 
 void Server::State::predict(const HttpRequest& request, const HttpServer::Respond& respond) {
   const auto deadline = Clock::now() + options.timeout;
-  if (!request.content_encoding.empty() && lower(request.content_encoding) != "identity") {
+  if (!request.content_encoding.empty() && ascii_lower(request.content_encoding) != "identity") {
     throw RequestError(415,
                        fmt::format("the Content-Encoding is {}; send the body as it is", request.content_encoding));
   }
