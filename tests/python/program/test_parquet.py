@@ -169,6 +169,7 @@ def test_what_is_no_parquet_is_told(tmp_path):
         assert message in str(raised.value) and ".." not in str(raised.value).removeprefix(str(path))
     os.mkfifo(tmp_path / "fifo.parquet")
     writer = os.open(tmp_path / "fifo.parquet", os.O_RDWR)  # or opening it waits for one
+    (tmp_path / "a.parquet.gz").touch()
     for missing, message in ((tmp_path / "b.parquet", "b.parquet: cannot be read: No such file"),
                              (tmp_path / "fifo.parquet", "fifo.parquet: is no file on a disk"), (tmp_path / "a.parquet.gz", "is compressed within")):
         with pytest.raises(ValueError) as raised:
