@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "mezzo/text/data/dataset.h"
-#include "text/data/parquet_rows.h"
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
 #include "text/io/csv_reader.h"

@@ -1,5 +1,3 @@
-#include "text/data/parquet_rows.h"
-
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
@@ -10,6 +8,7 @@
 
 #include "text/data/cells.h"
 #include "text/data/parquet_module.h"
+#include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
 #include "text/io/json.h"
 #include "text/io/printable.h"

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+
 #include "text/data/row_collector.h"
 #include "text/io/text_input.h"
 
@@ -16,5 +18,7 @@ bool begins_table(std::string_view text, const Columns& columns);
 void read_csv(TextInput& input, char delimiter, RowCollector& rows);
 void read_txt(TextInput& input, RowCollector& rows);
 void read_conll(TextInput& input, RowCollector& rows);
+/// @throws c10::ValueError  naming the file, also if this build of mezzo reads no Parquet
+void read_parquet(const std::filesystem::path& file, RowCollector& rows);
 
 }  // namespace mezzo::text

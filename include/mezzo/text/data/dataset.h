@@ -116,41 +116,23 @@ struct LoadRowsOptions {
   TORCH_ARG(RowsRead, on_rows) = {};
 };
 
-/// Reads a data file, of the kind that its name says:
-/// - `.json`, `.jsonl`: rows, each `[text, label]` or `{"text": …, "text_pair": …, "label": …}`, of which only pairs of
-///   texts have a `text_pair`; other keys are ignored. They are one array, the array `data` of one object, or one row
-///   after the other;
-/// - `.csv`, `.tsv`: a table, quoted as RFC 4180 says, with a header that names `text`, `label` and, for pairs,
-///   `text_pair`; other columns are ignored, blank lines skipped. The delimiter is a comma, semicolon, tab or `|`: the
-///   one that a first line `sep=;` names, else the one by which the header has these columns, else the one by which the
-///   first rows have most fields, all alike. A quote in a file with tabs that would merge lines, each of which is a
-///   row, is an error, and so is a second header;
-/// - `.txt`: one text a line, empty ones included, without labels. If a word of its first line begins with `__label__`,
-///   the file is fastText's: each such word of a line is a label, and the others are the text. If a delimiter or
-///   columns are given, or if the first line is a header with tabs that names the columns, the file is a table;
-/// - `.conll`: one word a line and an empty line between texts; columns are apart by white space. The first column is
-///   the word and the last its label, unless ColumnNames gives their numbers, from 1. If the first column numbers the
-///   words, the second is the word, and of CoNLL-U's ten columns the fourth (UPOS) the label. `-DOCSTART-` ends a text,
-///   and comments before one (`# sent_id = 1`) are skipped. For words alone;
-/// - `.parquet`, in a build that has Arrow, and with mezzo_parquet.so beside the program or in lib/mezzo: rows are what
-///   their columns are as keys of JSON, and lines their numbers. Decimals are numbers, classes of Hugging Face's
-///   datasets (ClassLabel) their names, NaN is null, and of other columns dates and the like are strings.
+/// Reads a data file of the format that its name says. docs/data.md describes the formats and the labels.
+/// - `.json`, `.jsonl`: rows `[text, label]` or `{"text": …, "text_pair": …, "label": …}`: one array, the array `data`
+/// of
+///   an object, or one row after the other. RFC 8259 without exceptions, values nested at most 127 deep.
+/// - `.csv`, `.tsv`: a table as in RFC 4180 whose header names `text`, `label` and maybe `text_pair`. The delimiter is
+///   the one of a line `sep=;`, or the one by which the header has these columns, or the one by which the first rows
+///   have most fields, all alike.
+/// - `.txt`: one text a line, with fastText's labels if the first line has one; or a table, if its header has tabs or
+///   ColumnNames::is_of_table().
+/// - `.conll`: one word a line and an empty line between texts.
+/// - `.parquet`: columns as in a table. Needs Arrow in the build, and mezzo_parquet.so beside the program or in
+/// lib/mezzo.
 ///
-/// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
-/// empty cell is a text that none applies to; or each has a column of its own, whose cells are 0, 1, true or false. A
-/// list in one string, such as "['joy', 'love']", is an error. Numbers are
-/// finite, and written as JSON writes them. Of words, text and
-/// label are arrays of strings, as long as each other; their texts have a space between two words.
-///
-/// Any of them but Parquet may be compressed, and is named so then: `.csv.gz`, `.jsonl.zst`.
-///
-/// Text is UTF-8, with or without a byte order mark, or in the encoding that ColumnNames names. With "auto", UTF-16 is
-/// known by its byte order mark or its zero bytes, and other encodings by libuchardet, in a build that has it. Bytes
-/// that the encoding does not allow become U+FFFD; more than one in 1,000 is an error. Lines end with LF, CR LF or CR.
-/// A text may be empty. One file holds either pairs or single texts. JSON is read row by row and checked strictly: RFC
-/// 8259, none of the keys above twice, values nested at most 127 deep.
-/// @throws c10::ValueError  for a file that cannot be read, has no rows, or breaks a rule; the
-///     message gives file, line and row
+/// All except Parquet may be compressed: `.csv.gz`, `.jsonl.zst`. Text is UTF-8, or in the encoding that ColumnNames
+/// names or that is detected. Bytes that the encoding does not allow become U+FFFD; more than one in 1,000 is an error.
+/// @throws c10::ValueError  for a file that cannot be read, has no rows, or breaks a rule; the message gives file, line
+///   and row
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options = {});
 
 /// The rows of several files, which are of one kind, one after the other.
