@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
+
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
 
 std::string spelling(std::string_view name) {
-  std::string result(name);
-  for (char& c : result) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string result = ascii_lower(name);
+  std::ranges::replace(result, '_', '-');
   return result;
 }
 
