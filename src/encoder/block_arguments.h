@@ -51,19 +51,23 @@ inline bool is_copy_of(const at::Tensor& half_copy, const at::Tensor& weight) {
   return half_copy.dim() == 2 && half_copy.size(0) == weight.size(0) && half_copy.size(1) == weight.size(1) + behind;
 }
 
-/// Whether any of a block's layers has factors of LoRA with dropout, which its operator does not take.
+/// Whether a layer has LoRA factors with dropout. Operators take none: the specification computes the block then.
 template <class... Params>
 bool has_lora(const Params&... layers) {
   return (layers.lora.has_value() || ...);
 }
 
-/// The linear layers of a block, as its operator takes them. Biases are of all or of none. Half copies that not all
-/// layers have are left out. A half copy may be an int8 weight.
+/// The linear layers of a block, as its operator takes them. All layers have a bias, or none has. The operator gets
+/// half copies, which may be int8 weights, if all layers have one: layers with LoRA factors have none.
 struct LinearLists {
   template <class... Params>
   explicit LinearLists(const Params&... layers)
       : weights{layers.weight...}, biases{layers.bias...}, half_copies{layers.half_copy...} {
-    if (!(layers.half_copy.defined() && ...)) half_copies.clear();
+    if (!(layers.half_copy.defined() && ...)) {
+      TORCH_INTERNAL_ASSERT(!((layers.half_copy.defined() && is_int8_weight(layers.half_copy)) || ...),
+                            "some layers of a block are int8, and some are not");
+      half_copies.clear();
+    }
     const bool has_biases = biases.front().defined();
     for (const at::Tensor& bias : biases) {
       TORCH_INTERNAL_ASSERT(bias.defined() == has_biases, "some layers of a block have a bias, and some have not");

@@ -176,6 +176,7 @@ struct AttentionOperator {
            kernel<&attention_kernel<kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
 
   at::Tensor operator()(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) const {
+    if (has_lora(params.query, params.key, params.value, params.output)) return kReference(x, params, layout);
     const LinearLists layers(params.query, params.key, params.value, params.output);
     const auto& [weights_dropout, output_dropout] = std::tie(params.weights_dropout, params.output_dropout);
     return op(x, layers.weights, layers.biases, layers.half_copies, params.norm.weight, params.norm.bias,
@@ -294,16 +295,13 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return has_lora(params.query, params.key, params.value, params.output) ? reference::attention_block(x, params, layout)
-                                                                         : attention_op(x, params, layout);
+  return attention_op(x, params, layout);
 }
 
 at::Tensor first_token_attention_block(const at::Tensor& x,
                                        const AttentionParams& params,
                                        const SequenceLayoutPtr& layout) {
-  return has_lora(params.query, params.key, params.value, params.output)
-             ? reference::first_token_attention_block(x, params, layout)
-             : first_token_attention_op(x, params, layout);
+  return first_token_attention_op(x, params, layout);
 }
 
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {

@@ -23,6 +23,7 @@ struct LayerNormParams {
 };
 
 /// The trained addition to a frozen linear layer (LoRA): scale · b (a dropout(x)); `a` [rank, in], `b` [out, rank].
+/// Row t of x is dropped as row `row_numbers[t]`, where the block has them.
 struct LoraParams {
   at::Tensor a, b;
   double scale = 1;
@@ -37,7 +38,8 @@ struct LinearParams {
   /// int8_weight(weight), which fused blocks compute with where gradients are off. Undefined if there
   /// is none. A block uses half copies if all its layers have one.
   at::Tensor half_copy = {};
-  /// Added to the layer's result. A block that has one is computed by its specification, without fused kernels.
+  /// Added to the layer's result. A block with such a layer is computed by its specification, of which
+  /// attention and the frozen products are fused.
   std::optional<LoraParams> lora = {};
 };
 

@@ -27,6 +27,16 @@ at::Tensor embeddings(const at::Tensor& word,
                       const DropoutSite& dropout);
 at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
+/// packed_attention() alone, of rows that `can_attend`, without relative positions.
+at::Tensor packed_attention(const at::Tensor& query,
+                            const at::Tensor& key,
+                            const at::Tensor& value,
+                            int64_t num_heads,
+                            const SequenceLayoutPtr& layout,
+                            const DropoutSite& dropout,
+                            const TokenPositions& positions);
+/// x weight^T + bias of a layer that is not trained; its LoRA factors are left out.
+at::Tensor frozen_linear(const at::Tensor& x, const LinearParams& params);
 at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 
 }  // namespace mezzo::encoder::fused

@@ -1,5 +1,6 @@
 #include "encoder/int8_weights.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
 #include <ATen/ops/cat.h>

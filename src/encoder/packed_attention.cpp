@@ -1,6 +1,7 @@
 #include "encoder/packed_attention.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/arange.h>

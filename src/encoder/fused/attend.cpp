@@ -34,8 +34,8 @@ at::Tensor attend(const PackedAttention& attention, AttentionState* state) {
              key = leaf_of(attention.key, attention.biases.key, is_differentiable),
              value = leaf_of(attention.value, attention.biases.value, is_differentiable);
   const at::AutoGradMode records(is_differentiable);
-  const auto context = packed_attention(query, key, value, attention.num_heads, attention.layout, attention.dropout,
-                                        attention.positions, attention.relative);
+  const auto context = encoder::packed_attention(query, key, value, attention.num_heads, attention.layout,
+                                                 attention.dropout, attention.positions, attention.relative);
   if (is_differentiable) {
     *state = {{}, query, key, value, context};
   }

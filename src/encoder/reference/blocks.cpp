@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "encoder/block_arguments.h"
 #include "encoder/reference/parts.h"
 #include "mezzo/amp/module_scope.h"
 
@@ -21,31 +22,46 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
   return encoder::dropout(layer_norm(sum, norm), site);
 }
 
-at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+namespace {
+
+/// @param rows  [R] int64: the rows to compute; undefined for all
+at::Tensor attention_of(const at::Tensor& x,
+                        const AttentionParams& params,
+                        const SequenceLayoutPtr& layout,
+                        const at::Tensor& rows) {
   const ModuleScope scope("attention");
   const auto context = [&] {
     const ModuleScope self("self");
-    return encoder::packed_attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
-                                     params.num_heads, layout, params.weights_dropout, /*positions=*/{},
-                                     params.relative);
+    return attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
+                     has_lora(params.query, params.key, params.value, params.output), params.num_heads, layout,
+                     params.weights_dropout, /*positions=*/{}, params.relative);
   }();
   const ModuleScope output("output");
-  return encoder::residual_layer_norm(linear(context, params.output), x, params.norm, params.output_dropout);
+  const auto of_rows = [&](const at::Tensor& all) { return rows.defined() ? all.index_select(0, rows) : all; };
+  return encoder::residual_layer_norm(linear(of_rows(context), params.output, rows), of_rows(x), params.norm,
+                                      params.output_dropout, rows);
+}
+
+}  // namespace
+
+at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return attention_of(x, params, layout, /*rows=*/{});
 }
 
 at::Tensor first_token_attention_block(const at::Tensor& x,
                                        const AttentionParams& params,
                                        const SequenceLayoutPtr& layout) {
-  return reference::attention_block(x, params, layout).index_select(0, layout->first_rows());
+  return attention_of(x, params, layout, layout->first_rows());
 }
 
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
   const auto inner = [&] {
     const ModuleScope intermediate("intermediate");
-    return activate(linear(x, params.intermediate), params.activation);
+    return activate(linear(x, params.intermediate, row_numbers), params.activation);
   }();
   const ModuleScope output("output");
-  return encoder::residual_layer_norm(linear(inner, params.output), x, params.norm, params.dropout, row_numbers);
+  return encoder::residual_layer_norm(linear(inner, params.output, row_numbers), x, params.norm, params.dropout,
+                                      row_numbers);
 }
 
 at::Tensor residual_layer_norm(const at::Tensor& x,

@@ -4,6 +4,7 @@
 
 #include "encoder/blocks.h"
 #include "encoder/dropout.h"
+#include "encoder/fused_blocks.h"
 
 /// What the specifications of blocks are composed of.
 namespace mezzo::encoder::reference {
@@ -12,11 +13,33 @@ inline at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {
   return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, norm.eps);
 }
 
-inline at::Tensor linear(const at::Tensor& x, const LinearParams& params) {
-  const auto y = at::linear(x, params.weight, params.bias);
+/// Row t of x as row `row_numbers[t]` of a tensor would be dropped, where they are given.
+inline at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const at::Tensor& row_numbers) {
+  return row_numbers.defined() ? dropout_of_rows(x, row_numbers, site) : encoder::dropout(x, site);
+}
+
+inline at::Tensor linear(const at::Tensor& x, const LinearParams& params, const at::Tensor& row_numbers = {}) {
+  const bool is_trained = params.weight.requires_grad() || (params.bias.defined() && params.bias.requires_grad());
+  const auto y = params.lora && !is_trained && fused::can_run(x) ? fused::frozen_linear(x, params)
+                                                                 : at::linear(x, params.weight, params.bias);
   if (!params.lora) return y;
   const auto& [a, b, scale, site] = *params.lora;
-  return y + at::linear(at::linear(encoder::dropout(x, site), a), b) * scale;
+  return at::addmm(y, at::linear(dropout(x, site, row_numbers), a), b.t(), 1, scale);
+}
+
+/// Attention of a block's products. No fused block takes LoRA factors, so fused kernels compute this part then.
+inline at::Tensor attention(const at::Tensor& query,
+                            const at::Tensor& key,
+                            const at::Tensor& value,
+                            bool has_lora,
+                            int64_t num_heads,
+                            const SequenceLayoutPtr& layout,
+                            const DropoutSite& site,
+                            const TokenPositions& positions,
+                            const RelativePositions& relative = {}) {
+  return has_lora && fused::can_attend(query, num_heads) && !relative.defined()
+             ? fused::packed_attention(query, key, value, num_heads, layout, site, positions)
+             : encoder::packed_attention(query, key, value, num_heads, layout, site, positions, relative);
 }
 
 inline at::Tensor activate(const at::Tensor& x, Activation activation) {
@@ -26,11 +49,6 @@ inline at::Tensor activate(const at::Tensor& x, Activation activation) {
     case Activation::kRelu: return at::relu(x);
   }
   TORCH_INTERNAL_ASSERT(false, "unknown activation");
-}
-
-/// Row t as row `row_numbers[t]` of a tensor would be, where they are given.
-inline at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const at::Tensor& row_numbers) {
-  return row_numbers.defined() ? dropout_of_rows(x, row_numbers, site) : encoder::dropout(x, site);
 }
 
 }  // namespace mezzo::encoder::reference

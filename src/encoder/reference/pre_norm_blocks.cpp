@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "encoder/block_arguments.h"
 #include "encoder/reference/parts.h"
 #include "mezzo/amp/module_scope.h"
 
@@ -16,14 +17,14 @@ at::Tensor reference::pre_norm_attention_block(const at::Tensor& x,
   }();
   const ModuleScope scope("attn");
   const auto parts = linear(normed, params.query_key_value).chunk(3, 1);
-  const auto context = encoder::packed_attention(parts[0], parts[1], parts[2], params.num_heads, layout,
-                                                 params.weights_dropout, params.positions);
+  const auto context = attention(parts[0], parts[1], parts[2], has_lora(params.query_key_value, params.output),
+                                 params.num_heads, layout, params.weights_dropout, params.positions);
   if (!params.only_first_rows) {
     return x + encoder::dropout(linear(context, params.output), params.output_dropout);
   }
   const auto& first = layout->first_rows();
   return x.index_select(0, first) +
-         reference::dropout(linear(context.index_select(0, first), params.output), params.output_dropout, first);
+         reference::dropout(linear(context.index_select(0, first), params.output, first), params.output_dropout, first);
 }
 
 at::Tensor reference::pre_norm_feed_forward_block(const at::Tensor& x,
@@ -34,9 +35,9 @@ at::Tensor reference::pre_norm_feed_forward_block(const at::Tensor& x,
     return layer_norm(x, params.norm);
   }();
   const ModuleScope scope("mlp");
-  const auto halves = linear(normed, params.intermediate).chunk(2, 1);
+  const auto halves = linear(normed, params.intermediate, row_numbers).chunk(2, 1);
   const auto inner = activate(halves[0], params.activation) * halves[1];
-  return x + linear(reference::dropout(inner, params.dropout, row_numbers), params.output);
+  return x + linear(reference::dropout(inner, params.dropout, row_numbers), params.output, row_numbers);
 }
 
 }  // namespace mezzo::encoder
