@@ -64,10 +64,19 @@ int64_t activation_bytes(const ModelForTask& whole,
   const auto rows = static_cast<double>(batch.rows);
   const auto hidden = static_cast<double>(whole.config().hidden_size);
   const auto layers = static_cast<double>(trained_layers(whole));
-  const double layer = rows * of_row.layer, work = rows * of_row.work, embeddings = rows * of_row.embeddings,
-               tables = of_row.tables;
+  // LoRA's dropout: each factor's dropped input and, without fused feed-forward blocks, the activated rows.
+  const bool drops = config.lora_dropout > 0;
+  const double width = precision == Precision::kFloat32 ? 4 : 2;
+  const double inner = static_cast<double>(whole.config().intermediate_size) *
+                       (whole.config().model_type() == "modernbert" ? 2 : 1);  // with a gate's columns
+  const double layer = rows * (of_row.layer + (drops ? width * (3 * hidden + inner) : 0));
+  // And attention with relative positions is composed: it keeps scores of all pairs of tokens, 4 times and as a mask.
+  const double pairs =
+      drops && of_row.tables > 0 ? rows * static_cast<double>(batch.longest * whole.config().num_attention_heads) : 0;
+  const double work = rows * of_row.work + 16 * pairs, embeddings = rows * of_row.embeddings,
+               tables = of_row.tables + (4 * width + 1) * pairs;
   // Weights with LoRA's factors merged into them are there until backward has used them.
-  const double merged = config.lora > 0 ? kFloatBytes * static_cast<double>(layers_parameters(whole)) : 0;
+  const double merged = config.lora > 0 && !drops ? kFloatBytes * static_cast<double>(layers_parameters(whole)) : 0;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
     return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + tables + work +
                                 merged / std::max(layers, 1.0));
@@ -102,7 +111,7 @@ MemoryEstimate estimate_memory(
   estimate.activations = activation_bytes(model, precision, config, batch);
   const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
                                                    : std::max(estimate.gradients, estimate.activations);
-  const bool is_recorded = !config.eager && can_record_steps(model.parameters().front().device(), ranks);
+  const bool is_recorded = !config.eager && can_record_steps(config, model.parameters().front().device(), ranks);
   if (!config.save_every.is_never() || config.save_minutes > 0) {
     const int64_t saved = config.lora > 0 ? 2 * trained : count_parameters(model);  // factors, and the best ones
     estimate.checkpoint = kFloatBytes * (saved + (moments + (config.ema_decay > 0 ? 1 : 0)) * trained);

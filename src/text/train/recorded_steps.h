@@ -13,8 +13,8 @@
 
 namespace mezzo::text {
 
-/// Whether steps on this device can be recorded: never with several ranks.
-bool can_record_steps(const c10::Device& device, int ranks);
+/// Whether steps on this device can be recorded: never with several ranks, nor with LoRA's dropout.
+bool can_record_steps(const TrainConfig& config, const c10::Device& device, int ranks);
 
 /// Training steps on a device that has graphs, recorded once for each kind of batch and replayed:
 /// one word of the CPU's where there were thousands of launches. Rows are rounded up with filler,

@@ -12,6 +12,7 @@
 #include "mezzo/text/train/trainer.h"
 #include "text/machine/machine_memory.h"
 #include "text/models/checkpointed.h"
+#include "text/models/lora.h"
 #include "text/train/memory_estimate.h"
 
 namespace {
@@ -102,6 +103,7 @@ void bind_memory(py::module_& m) {
       [](const py::dict& settings, int ranks, int64_t rows, int64_t longest, int64_t labels) {
         const TrainConfig config = to_config(settings);
         const auto model = make_model(*ModelConfig::from_file(config.model_config), {.num_outputs = labels});
+        if (config.lora > 0) add_lora(*model, {.rank = config.lora, .dropout = config.lora_dropout}, 0, {}, {});
         const auto estimate = estimate_memory(*model, parse_precision(config.precision, at::kCPU), config, ranks,
                                               {.rows = rows, .longest = longest});
         return py::dict("weights"_a = estimate.weights, "optimizer"_a = estimate.optimizer,

@@ -9,7 +9,7 @@ import _mezzo
 import pytest
 from support import MINILM, PROGRAM, mezzo, random_bert, records
 from test_program import sha, start, wait_for_steps
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024),
          "narrow": dict(hidden_size=96, num_hidden_layers=6, num_attention_heads=6, intermediate_size=192),
@@ -70,6 +70,27 @@ def test_the_estimate_is_within_15_percent_of_the_peak_of_live_tensors(folder, t
         _mezzo.train(settings)
     estimate = _mezzo.estimate_memory(settings, ranks=1, rows=batch * length, longest=length)
     assert abs(estimate["total"] / memory.peak - 1) < 0.15, (estimate, memory.peak)
+
+
+@pytest.mark.parametrize("size, length, batch, more", [
+    ("wide", 64, 64, {}),
+    ("wide", 64, 64, dict(precision="bf16")),
+    ("wide", 64, 64, dict(gradient_checkpointing=True)),
+    ("modern", 128, 32, dict(precision="bf16")),
+    ("deberta", 128, 16, {}),
+])
+def test_the_estimate_knows_what_the_dropout_of_lora_keeps(folder, tmp_path, size, length, batch, more):
+    model = tmp_path / "model"
+    AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(folder / f"{size}.json")).save_pretrained(model)
+    AutoTokenizer.from_pretrained(MINILM).save_pretrained(model)
+    write_texts(tmp_path / "train.json", length, batch)
+    settings = dict(model=str(model), train=str(tmp_path / "train.json"), output=str(tmp_path / "out"), batch_size=batch, max_length=512,
+                    max_steps=2, lora=8, lora_dropout=0.1) | dict(precision="fp32") | more
+    with _mezzo.LiveBytes() as memory:
+        _mezzo.train(settings)
+    estimate = _mezzo.estimate_memory(settings | dict(model_config=str(model / "config.json")), ranks=1, rows=batch * length, longest=length)
+    kept = estimate["total"] - estimate["weights"]  # frozen weights stay in their file
+    assert abs(kept / memory.peak - 1) < 0.15, (estimate, memory.peak)
 
 
 def machine(root, meminfo=(8000, 4000), cgroup="", files=None):
