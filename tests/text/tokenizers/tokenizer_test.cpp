@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <regex.h>
 
 #include <fstream>
 #include <functional>
@@ -374,6 +375,13 @@ TEST_F(TokenizerTest, ServesManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(equal, ElementsAre(2000, 2000, 2000, 2000));
+}
+
+TEST_F(TokenizerTest, LeavesAProgramTheRegularExpressionsOfTheCLibrary) {
+  regex_t regex;
+  ASSERT_EQ(regcomp(&regex, "^(a|b)+x{2}$", REG_EXTENDED), 0);
+  EXPECT_EQ(regexec(&regex, "ababxx", 0, nullptr, 0), 0) << "Oniguruma's function reads the flags of the C library";
+  regfree(&regex);
 }
 
 }  // namespace
