@@ -121,6 +121,7 @@ std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   constexpr size_t kMaxBytes = size_t{1} << 16;
   std::string regex = field.as_string();
   field.expect(regex.size() <= kMaxBytes, "a regular expression of at most " + std::to_string(kMaxBytes) + " bytes");
+  field.expect(regex.find("\\G") == regex.npos, "a regular expression without \\G, the position where a search begins");
   if (ONIGURUMA_VERSION_INT < 60909) {  // whose punctuation is without symbols, unlike that of later versions
     constexpr std::string_view kPunctuation = "[:punct:]";
     for (size_t i = 0; (i = regex.find(kPunctuation, i)) != regex.npos;) {
@@ -161,8 +162,6 @@ Pattern::Pattern(const JsonField& field) {
     return;
   }
   regex_ = compile(regex);
-  // \G matches where a search begins.
-  positions_at_a_time_ = regex.as_string().find("\\G") == std::string::npos ? 64 : std::string::npos;
   where_ = regex.file() + ": " + regex.name();
 }
 
@@ -198,8 +197,9 @@ void Pattern::for_each_match(std::string_view text, const std::function<bool(siz
   const OnigUChar* const bytes = bytes_of(text);
   const OnigUChar* const bytes_end = bytes + text.size();
   std::optional<size_t> last_end;
-  // Oniguruma limits the steps back, not the steps forward. Many searches, each to the end of a word, would take
-  // quadratic time. A text takes about 3e-7 s a byte.
+  // Oniguruma limits the steps back, not the steps forward: each letter of a word may begin a walk to its end. A search
+  // tries all positions and cannot be stopped, so it is for short texts.
+  constexpr size_t kShort = size_t{16} << 10;
   const double most_seconds = 0.2 + 1e-5 * static_cast<double>(text.size());
   double deadline = 0;
   int64_t searches = 0;
@@ -209,12 +209,13 @@ void Pattern::for_each_match(std::string_view text, const std::function<bool(siz
       if (deadline == 0) deadline = now + most_seconds;
       check(now < deadline, "takes too much time");
     }
-    const size_t range = std::min(text.size() - from, positions_at_a_time_) + from;
-    const int found = onig_search_with_param(regex, bytes, bytes_end, bytes + from, bytes + range, region.get(),
-                                             ONIG_OPTION_NONE, limits.get());
-    if (found == ONIG_MISMATCH && range < text.size()) {
-      from = range;
-      while (from < text.size() && (bytes[from] & 0xC0) == 0x80) ++from;
+    const bool is_short = text.size() - from <= kShort;
+    const int found = is_short ? onig_search_with_param(regex, bytes, bytes_end, bytes + from, bytes_end, region.get(),
+                                                        ONIG_OPTION_NONE, limits.get())
+                               : onig_match_with_param(regex, bytes, bytes_end, bytes + from, region.get(),
+                                                       ONIG_OPTION_NONE, limits.get());
+    if (found == ONIG_MISMATCH && !is_short) {
+      from = character_end(text, from);
       continue;
     }
     if (found == ONIG_MISMATCH) return;

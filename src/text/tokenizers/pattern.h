@@ -44,8 +44,7 @@ class Pattern {
   MatchAtStart match_ = nullptr;
   std::string string_;
   std::shared_ptr<const re_pattern_buffer> regex_;
-  size_t positions_at_a_time_ = 0;  // at which a search tries to match
-  std::string where_;               // of the regular expression, for messages
+  std::string where_;  // of the regular expression, for messages
 };
 
 }  // namespace mezzo::text

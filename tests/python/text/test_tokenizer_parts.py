@@ -505,6 +505,8 @@ EMPTY = [r"(?=[A-Z])", r"(?<=[a-z])(?=[A-Z])", r"x*", r"\b", r"^", r"$", r"(?:)"
 def test_any_regular_expression_splits_and_replaces(regex, byte_level, tmp_path):
     # Debian 12's Oniguruma has the characters of Unicode 14, as Python 3.11 has, and that of tokenizers those of Unicode 16.
     texts = ["".join(c for c in text if unicodedata.category(c) != "Cn") for text in random_texts(31, 150)] + ["", "x", "axxb", "helloWorld ABc", "aabbcc 1234567", "don't DON'T\r\n\r\n  x", "\x00\x00", "e\u0301\u200d👩‍💻", " " * 300, "a" * 5000]
+    texts.append("\n".join(2 * texts))  # which is read in another way: it is long
+    assert len(texts[-1].encode()) > 20_000
     for i, behavior in enumerate(["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]):
         tokenizer = copy_of(byte_level)
         split = pre_tokenizers.Split(Regex(regex), behavior, invert=i % 2 == 1)
