@@ -108,9 +108,7 @@ void RunOutput::begin(const RunPlan& plan,
                       RunFolder& folder,
                       const std::optional<Checkpoint>& resumed,
                       bool has_records) {
-  const TrainConfig& config = config_;
-  const RunSetup& setup = setup_;
-  const fs::path metrics = config.output / "metrics.jsonl";
+  const fs::path metrics = config_.output / "metrics.jsonl";
   folder.clear();
   TensorBoardWriter::Options board_options;
   if (resumed) {
@@ -121,41 +119,41 @@ void RunOutput::begin(const RunPlan& plan,
   } else {
     metrics_.emplace(metrics);
   }
-  board_.emplace(config.output / "tensorboard", board_options);
-  setup.tokenizer->save(config.output, TokenizerSaveOptions()
-                                           .model_max_length(*config.max_length)
-                                           .token_types(setup.model->config().takes_token_types())
-                                           .words(setup.model->head().rows == RowsPer::kToken));
-  setup.model->config().save(config.output / "config.json");
+  board_.emplace(config_.output / "tensorboard", board_options);
+  setup_.tokenizer->save(config_.output, TokenizerSaveOptions()
+                                             .model_max_length(*config_.max_length)
+                                             .token_types(setup_.model->config().takes_token_types())
+                                             .words(setup_.model->head().rows == RowsPer::kToken));
+  setup_.model->config().save(config_.output / "config_.json");
 
-  for (const std::string& line : setup.notes) {
+  for (const std::string& line : setup_.notes) {
     note(line);
   }
   note(fmt::format(
       "{} of {} in {} on {}, {}", counted(plan.total_steps, "step"),
-      counted(plan.batch_size * plan.grad_accumulation, "text"), to_string(setup.precision),
-      (plan.ranks > 1 ? fmt::format("{} ranks, each on ", plan.ranks) : "") + kernels::describe_device(setup.device),
+      counted(plan.batch_size * plan.grad_accumulation, "text"), to_string(setup_.precision),
+      (plan.ranks > 1 ? fmt::format("{} ranks, each on ", plan.ranks) : "") + kernels::describe_device(setup_.device),
       counted(at::get_num_threads(), "thread")));
   if (resumed) {
     note(fmt::format("resumed after step {}", resumed->step));
-    const auto now = environment_of(setup);
+    const auto now = environment_of(setup_);
     if (const auto moved = describe_move(resumed->environment, {now.begin(), now.end()}); !moved.empty()) {
       note(fmt::format("warning: not to the bits of a run that was not broken off: {}", moved));
     }
-    if (!has_records && config.resume == "auto") {
+    if (!has_records && config_.resume == "auto") {
       note(fmt::format("warning: {} is gone: curves and report begin after step {}", metrics.string(), resumed->step));
     }
     if (!folder.left_behind().empty()) {
       note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
     }
-  } else if (config.resume == "auto") {
+  } else if (config_.resume == "auto") {
     const std::string kept = folder.kept().string();
-    note(fmt::format("no checkpoint in {}, starting anew{}", (config.output / "checkpoints").string(),
+    note(fmt::format("no checkpoint in {}, starting anew{}", (config_.output / "checkpoints").string(),
                      kept.empty() ? "" : "; what was there is kept in " + kept));
   }
   progress_.emplace(ProgressBar::Options{.total = plan.total_steps,
                                          .initial = resumed ? resumed->step : 0,
-                                         .style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto});
+                                         .style = config_.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto});
 }
 
 void RunOutput::step(const StepRecord& record) {

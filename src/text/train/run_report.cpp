@@ -105,22 +105,19 @@ std::vector<int64_t> counts_of_labels(const at::Tensor& targets, int64_t num_lab
 /// Of the texts that the model was measured on at last: nullopt where they are not known.
 std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& setup) {
   const bool is_test = !setup.test.ids.empty();
+  const ReadableTexts& readable = is_test ? setup.test_readable : setup.dev_readable;
   const auto row = static_cast<size_t>(mistake.row);
   MisreadText misread{"", mistake.label, mistake.predicted, mistake.score};
-  const RowPlaces& places = is_test ? setup.test_places : setup.dev_places;
-  if (row < places.lines.size()) misread.place = places.at(row);
+  if (row < readable.places.lines.size()) misread.place = readable.places.at(row);
   if (mistake.token < 0) {
-    const auto& texts = is_test ? setup.test_texts : setup.dev_texts;
-    if (row >= texts.size()) {
-      return std::nullopt;
-    }
-    misread.text = texts[row];
+    if (row >= readable.texts.size()) return std::nullopt;
+    misread.text = readable.texts[row];
     return misread;
   }
   constexpr size_t kWordsAround = 8, kColumnsOfWord = 40;
-  const auto& words = (is_test ? setup.test_words : setup.dev_words).at(row);
-  const auto word =
-      static_cast<size_t>((is_test ? setup.test : setup.dev).word_ids[row][static_cast<size_t>(mistake.token)]);
+  const auto& words = readable.words.at(row);
+  const auto& word_ids = (is_test ? setup.test : setup.dev).word_ids[row];
+  const auto word = static_cast<size_t>(word_ids[static_cast<size_t>(mistake.token)]);
   misread.text = words.at(word);
   const size_t begin = word - std::min(word, kWordsAround), end = std::min(word + 1 + kWordsAround, words.size());
   const auto joined = [&](size_t first, size_t last) {

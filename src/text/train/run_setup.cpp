@@ -350,15 +350,14 @@ void choose_defaults(TrainConfig& config, const ModelConfig& model, const Datase
       truncated, counts.size(), 100 * static_cast<double>(truncated) / static_cast<double>(counts.size())));
 }
 
-/// Pairs as one.
-Texts readable_texts(const Dataset& dataset, const Loading& loading) {
+ReadableTexts readable_texts(Dataset& dataset, const Loading& loading) {
   Texts texts(loading.memory);
   for (size_t i = 0; i < dataset.texts.size(); ++i) {
     std::string text(dataset.texts[i]);
     if (!dataset.text_pairs.empty()) text.append(" | ").append(dataset.text_pairs[i]);
     texts.push_back(text);
   }
-  return texts;
+  return {std::move(texts), std::move(dataset.words), std::move(dataset.places)};
 }
 
 /// How many texts are read in windows, for a note; empty where none is.
@@ -416,12 +415,8 @@ RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
   setup.train = tokenize_dataset(config, *setup.tokenizer, data.train, loading);
   setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev, loading);
   setup.test = tokenize_dataset(config, *setup.tokenizer, data.test, loading);
-  setup.dev_texts = readable_texts(data.dev, loading);
-  setup.test_texts = readable_texts(data.test, loading);
-  setup.dev_words = std::move(data.dev.words);
-  setup.test_words = std::move(data.test.words);
-  setup.dev_places = std::move(data.dev.places);
-  setup.test_places = std::move(data.test.places);
+  setup.dev_readable = readable_texts(data.dev, loading);
+  setup.test_readable = readable_texts(data.test, loading);
   setup.reads_pairs = !data.train.text_pairs.empty();
   data = {};
   if (loading.memory->bytes_in_files() > 0) {

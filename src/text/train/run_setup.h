@@ -17,6 +17,13 @@
 
 namespace mezzo::text {
 
+/// Texts for people.
+struct ReadableTexts {
+  Texts texts = {};                                  ///< pairs as one
+  std::vector<std::vector<std::string>> words = {};  ///< in place of texts, if words are given
+  RowPlaces places = {};
+};
+
 /// What training starts from: read, checked, tokenized and on its device.
 struct RunSetup {
   c10::Device device;
@@ -25,11 +32,9 @@ struct RunSetup {
   std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<ModelForTask> model;
-  std::vector<std::string> notes;         ///< for the user: sizes, what was initialised, what was cut
-  std::set<std::string> automatic = {};   ///< names of the settings that were left to the program
-  Texts dev_texts = {}, test_texts = {};  ///< as people read them
-  std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
-  RowPlaces dev_places = {}, test_places = {};
+  std::vector<std::string> notes;        ///< for the user: sizes, what was initialised, what was cut
+  std::set<std::string> automatic = {};  ///< names of the settings that were left to the program
+  ReadableTexts dev_readable = {}, test_readable = {};
   bool reads_pairs = false;
 };
 

@@ -181,29 +181,21 @@ class Search {
     return !is_stopped;
   }
 
-  PresentRun run_of(const Trial& trial) const {
-    const auto folder = folder_of(options_, trial);
-    const auto run = read_present_run(folder);
-    TORCH_CHECK(run && !run->metric.empty(), (folder / "run.json").string(), ": is no record of a run.");
-    return *run;
-  }
-
   bool has_finished(const Trial& trial) const {
-    const auto folder = folder_of(options_, trial);
-    if (!fs::exists(folder / "run.json") || is_at_work(folder)) return false;
-    const auto run = read_present_run(folder);
+    if (is_at_work(folder_of(options_, trial))) return false;
+    const auto run = read_present_run(folder_of(options_, trial));
     return run && run->finished;
   }
 
   /// Takes the score of a process that ended well.
   void score(Trial& trial, size_t rung, double seconds) {
-    PresentRun run;
-    try {
-      run = run_of(trial);
-      TORCH_CHECK(run.finished || static_cast<double>(run.steps) >= rungs_[rung] * static_cast<double>(run.total_steps),
-                  (folder_of(options_, trial) / "run.json").string(), ": was not written at the end.");
-    } catch (const c10::Error& error) {
-      fail(trial, error.what_without_backtrace(), rung);
+    const auto folder = folder_of(options_, trial);
+    const auto present = read_present_run(folder);
+    const auto run = present.value_or(PresentRun());
+    const bool is_whole =
+        run.finished || static_cast<double>(run.steps) >= rungs_[rung] * static_cast<double>(run.total_steps);
+    if (run.metric.empty() || !is_whole) {
+      fail(trial, (folder / "run.json").string() + ": was not written at the end of the run.", rung);
       return;
     }
     metric_ = {run.metric, run.greater_is_better};
