@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "commands.h"
-#include "labelled_texts.h"
 #include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/io/standard_output.h"

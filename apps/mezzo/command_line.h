@@ -20,6 +20,10 @@ std::vector<const CLI::App*> shown_commands(const CLI::App& app);
 std::vector<std::string> command_names(const CLI::App& app);
 std::vector<std::string> option_names(const CLI::App& command);
 
+/// The help of the program or of a command, in lines of at most 80 columns.
+/// @param shows_all  also the options that are not basic
+std::string help_text(const CLI::App& app, bool shows_all);
+
 /// Facts about an option that CLI11 has no place for. Help, shell completion and the manual page read them.
 struct OptionNotes {
   std::vector<std::string> choices = {};  ///< the names that it takes, if they can be counted

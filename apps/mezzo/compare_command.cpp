@@ -9,7 +9,6 @@
 
 #include "command_line.h"
 #include "commands.h"
-#include "labelled_texts.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/io/progress_bar.h"
 #include "mezzo/text/io/standard_output.h"

@@ -9,7 +9,6 @@
 
 #include "command_line.h"
 #include "commands.h"
-#include "help.h"
 #include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/io/standard_output.h"
 #include "mezzo/version.h"

@@ -43,6 +43,14 @@ toml::table settings_of_run(const std::string& path) {
   return table;
 }
 
+std::optional<std::string> to_text(const toml::node& node) {
+  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  return std::nullopt;
+}
+
 /// "FILE:LINE"; TOML alone has lines here.
 std::string place_of(const std::string& path, const toml::node& value) {
   const auto line = value.source().begin.line;
@@ -67,18 +75,6 @@ toml::table parse_config(const std::string& path) {
     throw UsageError(line > 0 ? fmt::format("{}:{}: {}", path, line, why) : fmt::format("{}: {}", path, why));
   }
 }
-
-namespace {
-
-std::optional<std::string> to_text(const toml::node& node) {
-  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
-  if (const auto* text = node.as_string()) return text->get();
-  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
-  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
-  return std::nullopt;
-}
-
-}  // namespace
 
 std::string to_flag(std::string_view key) {
   std::string flag = "--" + std::string(key);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "commands.h"
-#include "labelled_texts.h"
 #include "mezzo/text/io/standard_output.h"
 #include "mezzo/text/tasks/task.h"
 #include "model_session.h"

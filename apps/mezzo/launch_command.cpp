@@ -84,11 +84,6 @@ void check_command(const Arguments& command, const CLI::App& launch_app) {
     throw UsageError("there is no command to launch, such as: mezzo launch --nproc 2 -- train …");
   }
   const std::string& name = command.front();
-  if (name.starts_with('-')) {
-    const std::string flag = name.substr(0, name.find('='));
-    throw UsageError(fmt::format("{} is no option of mezzo launch.{} See mezzo launch --help", flag,
-                                 did_you_mean_option(flag, launch_app)));
-  }
   if (name == "launch") {
     throw UsageError("'launch' is no command to launch. See mezzo --help");
   }
@@ -177,7 +172,10 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
   size_t begin = 1;
   while (begin < arguments.size() && arguments[begin].starts_with('-') && arguments[begin] != "--") {
     const Flag flag = find_flag(arguments[begin], launch_app);
-    if (!flag.is_known()) break;
+    if (!flag.is_known()) {
+      throw UsageError(fmt::format("{} is no option of mezzo launch.{} See mezzo launch --help", flag.name,
+                                   did_you_mean_option(flag.name, launch_app)));
+    }
     begin += flag.is_switch() || arguments[begin].find('=') != std::string::npos ? 1 : 2;
   }
   begin = std::min(begin, arguments.size());

@@ -18,7 +18,6 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_file.h"
-#include "help.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/error_message.h"

@@ -5,12 +5,15 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/process_group.h"
+#include "mezzo/text/data/dataset.h"
 #include "mezzo/text/data/text_spans.h"
 #include "mezzo/text/hub/hub.h"
 #include "mezzo/text/inference/classifier.h"
+#include "mezzo/text/tasks/task.h"
 
 namespace mezzo::app {
 
@@ -68,5 +71,25 @@ class ModelSession {
   text::Classifier classifier_;
   int64_t num_texts_ = 0, num_cut_ = 0;
 };
+
+/// Labelled texts, and what a task makes of their labels.
+struct LabelledTexts {
+  text::LabeledRows rows;
+  at::Tensor targets;
+};
+
+/// @param warns  whether it says on stderr what was replaced in them
+LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data,
+                                  const text::ColumnNames& columns,
+                                  const text::Task& task,
+                                  bool warns);
+
+/// A model's outputs, what it has read, and how good that is.
+struct Evaluated {
+  ModelSession::Result result;
+  text::Evaluation evaluation;
+};
+
+Evaluated evaluate(ModelSession& session, const LabelledTexts& texts);
 
 }  // namespace mezzo::app

@@ -65,7 +65,7 @@ const std::vector<OtherName>& all_other_names() {
       {.names = {"init-scale"}, .meaning = {"--loss-scale=dynamic:{}"}, .is_old = true, .off = {"65536"}},
       {.names = {"allow-empty-classes"}, .advice = "use --labels; ignored", .is_old = true, .off = {"false"}},
 
-      {{"model-name-or-path"}, {"--model={}"}},
+      {{"model-name-or-path", "model-name"}, {"--model={}"}},
       {{"train-file"}, {"--train={}"}},
       {{"validation-file", "eval-file"}, {"--dev={}"}},
       {{"test-file"}, {"--test={}"}},
@@ -109,6 +109,7 @@ const std::vector<OtherName>& all_other_names() {
       {.names = {"master-addr", "master-port", "main-process-ip", "main-process-port", "rdzv-endpoint"},
        .advice = "use --master HOST:PORT",
        .command = "launch"},
+      {.names = {"standalone"}, .advice = "leave it out: one node needs no --master", .command = "launch"},
 
       {{"eval-strategy", "evaluation-strategy", "eval-delay"}, {}, "use --eval-every"},
       {{"save-strategy"}, {}, "use --save-every"},

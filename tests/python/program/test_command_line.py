@@ -284,6 +284,10 @@ def test_launch_knows_the_names_of_torchrun_and_accelerate(name):
     assert done.returncode != 2 and "nowhere.txt: cannot be read" in done.stderr
     done = run(["launch", "--nproc", "1", "--master_addr", "host", "--", "train"])
     assert done.returncode == 2 and done.stderr == "mezzo launch: --master_addr is no option of mezzo launch; use --master HOST:PORT\n"
+    done = run(["launch", "--standalone", "--nproc", "1", "--", "train"])
+    assert done.returncode == 2 and done.stderr == "mezzo launch: --standalone is no option of mezzo launch; leave it out: one node needs no --master\n"
+    done = run(["launch", "--frobnicate", "--nproc", "1", "--", "train"])
+    assert done.returncode == 2 and done.stderr == "mezzo launch: --frobnicate is no option of mezzo launch. See mezzo launch --help\n"
 
 
 def test_other_commands_know_the_names_that_they_have(model):

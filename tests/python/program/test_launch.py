@@ -478,7 +478,7 @@ def one_line(done, status):
     ("launch --nproc 0 -- train", "--nproc is 0, expected 1 to 1024"),
     ("launch -- eval --config nothing.toml", "--nproc is required: the ranks on this node"),
     ("launch --nproc 99999999 -- ops", "--nproc is 99999999, expected 1 to 1024"),
-    ("launch --nproc two -- train", "--nproc 'two' is not a whole number; see mezzo launch --help"),
+    ("launch --nproc two -- train", "--nproc 'two' is not a whole number"),
     ("launch --nprocs 2 -- train", "--nprocs is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
     ("launch --nproc 2 -- trian", "'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'? See mezzo launch --help"),
     ("launch --nproc 2 trian --nproc=", "'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'?"),
