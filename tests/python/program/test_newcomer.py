@@ -141,7 +141,7 @@ def test_a_spreadsheet_of_a_german_excel(tmp_path):
     count = len({byte for byte in path.read_bytes() if byte >= 0x80})
     _, answers = learns(path, rows, tmp_path, [
         f"{path}: columns are separated by ';' (detected); --delimiter changes it",
-        f"{path}: read as WINDOWS-1252 (detected from {count} different bytes outside of ASCII); --encoding NAME changes it"])
+        f"{path}: read as WINDOWS-1252 (a guess from {count} different bytes outside of ASCII); --encoding NAME changes it"])
     check_texts(answers, rows)
 
 
