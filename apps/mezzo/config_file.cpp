@@ -18,6 +18,13 @@
 namespace mezzo::app {
 namespace {
 
+/// As a field of CSV with a comma or quotes has it.
+std::string quoted_csv(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
+  return quoted + '"';
+}
+
 std::optional<std::string> config_path(const std::vector<std::string>& arguments) {
   std::optional<std::string> path;
   for (size_t i = 1; i < arguments.size(); ++i) {
@@ -102,16 +109,19 @@ std::vector<std::string> to_arguments(const std::string& key,
   if (array == nullptr) nodes.push_back(&value);
   for (size_t i = 0; array != nullptr && i < array->size(); ++i) nodes.push_back(array->get(i));
   if (nodes.empty()) refuse("is an empty array; give it a value, or leave it out");
-  if (array != nullptr && (is_switch || is_number)) refuse("must be " + expected);
+  constexpr std::string_view kLists[] = {"--columns", "--label-column", "--labels", "--lora-target-modules"};
+  const bool is_list = takes_several || std::ranges::find(kLists, flag.name) != std::end(kLists);
+  if (array != nullptr && has_meaning && !is_list) refuse("must be " + expected);
   std::vector<std::string> arguments;
   for (const toml::node* node : nodes) {
     std::string text = to_text(*node).value_or("");
-    const bool fits =
-        is_switch ? text == "true" || text == "false" : node->is_string() || (node->is_number() && !takes_several);
+    const bool fits = is_switch ? text == "true" || text == "false"
+                                : node->is_string() || (node->is_number() && !takes_several) ||
+                                      (node->is_boolean() && flag.other != nullptr);
     if (!fits && has_meaning) refuse("must be " + expected);
     const auto type = is_number ? unmet_type(*flag.option, text) : "";
     if (!type.empty()) refuse(fmt::format("is '{}', it must be {}", text, type));
-    if (array != nullptr && !takes_several && text.find(',') != std::string::npos) text = '"' + text + '"';
+    if (array != nullptr && !takes_several && text.find_first_of(",\"") != std::string::npos) text = quoted_csv(text);
     if (arguments.empty()) {
       arguments.push_back(fmt::format("{}={}", flag.name, text));
     } else if (takes_several) {

@@ -63,7 +63,7 @@ const std::vector<OtherName>& all_other_names() {
        .is_old = true,
        .off = {"0", "none", ""}},
       {.names = {"init-scale"}, .meaning = {"--loss-scale=dynamic:{}"}, .is_old = true, .off = {"65536"}},
-      {.names = {"allow-empty-classes"}, .advice = "use --labels; ignored", .is_old = true, .off = {"false"}},
+      {.names = {"allow-empty-classes"}, .advice = "is ignored; use --labels", .is_old = true, .off = {"false"}},
 
       {{"model-name-or-path", "model-name"}, {"--model={}"}},
       {{"train-file"}, {"--train={}"}},
@@ -217,7 +217,7 @@ void add_meaning(const Flag& flag, std::optional<std::string> value, const CLI::
   Arguments meaning;
   for (const auto word : other.meaning) meaning.push_back(fmt::format(fmt::runtime(word), value.value_or("")));
   if (other.is_old) {
-    note(command, meaning.empty() ? fmt::format("{}: {}", flag.name, other.advice)
+    note(command, meaning.empty() ? fmt::format("{} {}", flag.name, other.advice)
                                   : fmt::format("{} is {} now", flag.name, fmt::join(meaning, " ")));
   }
   const bool is_off = flag.is_switch() && value == "false";

@@ -72,9 +72,8 @@ std::string CastLog::to_table() const {
   std::vector<std::vector<std::string>> rows = {{"op", "policy", "from", "to", "module", "casts", "cached", "MB"}};
   Totals sum;
   for (const Entry& e : entries()) {
-    rows.push_back({e.op, std::string(to_string(e.policy)), dtype_name(e.from),
-                    dtype_name(e.to), e.module, std::to_string(e.count),
-                    std::to_string(e.cached), megabytes(e.bytes)});
+    rows.push_back({e.op, std::string(to_string(e.policy)), dtype_name(e.from), dtype_name(e.to), e.module,
+                    std::to_string(e.count), std::to_string(e.cached), megabytes(e.bytes)});
     sum.count += e.count;
     sum.cached += e.cached;
     sum.bytes += e.bytes;
@@ -89,9 +88,9 @@ std::string CastLog::to_json() const {
   const char* separator = "\n";
   for (const Entry& e : entries()) {
     json << separator << "  {\"op\": " << quoted(e.op) << ", \"policy\": " << quoted(to_string(e.policy))
-         << ", \"from\": " << quoted(dtype_name(e.from))
-         << ", \"to\": " << quoted(dtype_name(e.to)) << ", \"module\": " << quoted(e.module)
-         << ", \"count\": " << e.count << ", \"bytes\": " << e.bytes << ", \"cached\": " << e.cached << '}';
+         << ", \"from\": " << quoted(dtype_name(e.from)) << ", \"to\": " << quoted(dtype_name(e.to))
+         << ", \"module\": " << quoted(e.module) << ", \"count\": " << e.count << ", \"bytes\": " << e.bytes
+         << ", \"cached\": " << e.cached << '}';
     separator = ",\n";
   }
   json << "\n]\n";

@@ -30,8 +30,7 @@ std::string subject(const NonFiniteOp& op) {
     return op.op;
   }
   std::ostringstream out;
-  out << "a cast from " << dtype_name(op.inputs[0].dtype) << " to "
-      << dtype_name(op.outputs[0].dtype);
+  out << "a cast from " << dtype_name(op.inputs[0].dtype) << " to " << dtype_name(op.outputs[0].dtype);
   if (!op.source.empty()) {
     out << " of the result of " << op.source;
   }

@@ -38,8 +38,8 @@ struct LinearParams {
   /// int8_weight(weight), which fused blocks compute with where gradients are off. Undefined if there
   /// is none. A block uses half copies if all its layers have one.
   at::Tensor half_copy = {};
-  /// Added to the layer's result. A block with such a layer is computed by its specification, of which
-  /// attention and the frozen products are fused.
+  /// Added to the layer's result. A block with such a layer is computed by its specification. Only attention and
+  /// the products of frozen weights are fused there.
   std::optional<LoraParams> lora = {};
 };
 

@@ -15,4 +15,5 @@ at::Tensor side_by_side(at::TensorList tensors);
 /// `count` parts of as many rows each of a contiguous tensor, in its memory. Each is, to
 /// autograd, a tensor of its own, with a version of its own.
 std::vector<at::Tensor> split_rows(const at::Tensor& tensor, int64_t count);
+
 }  // namespace mezzo::encoder

@@ -153,7 +153,7 @@ void read_parquet(const fs::path& file, RowCollector& rows) {
       !what.starts_with(kOfArrow), name,
       what.find("crypt") != what.npos
           ? ": the file is encrypted, which is not read. Save it without."
-          : ": the file is no Parquet, or damaged: " + what.substr(std::string_view(kOfArrow).size()) + ".");
+          : ": the file is damaged, or not Parquet: " + what.substr(std::string_view(kOfArrow).size()) + ".");
   TORCH_CHECK_VALUE(false, name, ": ", what, ".");
 }
 

@@ -47,7 +47,7 @@ TokenizedTexts encode_all(const std::vector<int64_t>& order,
                           bool has_words,
                           const BytesOf& bytes_of,
                           const Encode& encode) {
-  constexpr int64_t kTextsPerTask = 64, kTextsAtATime = 16384;
+  constexpr int64_t kTextsAtATime = 16384;
   constexpr size_t kBytesAtATime = size_t{32} << 20;  // of texts whose Encoded wait in memory
   const auto& memory = options.memory;
   using RowsOfIds = Rows<int32_t>;
@@ -58,7 +58,8 @@ TokenizedTexts encode_all(const std::vector<int64_t>& order,
       bytes += bytes_of(order[end]);
     }
     std::vector<Encoded> some(static_cast<size_t>(end - first));
-    at::parallel_for(first, end, kTextsPerTask, [&, first](int64_t begin, int64_t end_of_task) {
+    const int64_t texts_per_task = std::clamp<int64_t>((end - first) / (4 * at::get_num_threads()), 1, 64);
+    at::parallel_for(first, end, texts_per_task, [&, first](int64_t begin, int64_t end_of_task) {
       for (int64_t i = begin; i < end_of_task; ++i) some[i - first] = encode(order[i]);
     });
     for (const auto& [encoding, window_lengths, lost] : some) {

@@ -221,7 +221,8 @@ class Download {
                       token_.text.empty() ? "If it is private, set HF_TOKEN." : "If it is private, check HF_TOKEN.",
                       did_you_mean_file(id_.name));
     const std::string seconds = answer.header("retry-after");
-    const std::string later = seconds.empty() ? "later" : fmt::format("in {} seconds", seconds);
+    const bool is_number = !seconds.empty() && seconds.find_first_not_of("0123456789") == seconds.npos;  // else a date
+    const std::string later = is_number ? fmt::format("in {} seconds", seconds) : "later";
     throw HubUnreachable(status == 429
                              ? fmt::format("{} limits requests (status 429). Try again {}{}", endpoint_, later,
                                            token_.text.empty() ? ", or set HF_TOKEN" : "")

@@ -198,11 +198,11 @@ void Utf8Source::detect() {
     text.remove_prefix(std::abs(length));
   }
   std::string likely = invalid == 0 || valid > invalid ? "UTF-8" : likely_encoding(sample);
-  // In these encodings, hardly any sequence is valid UTF-8. Thai has more.
+  // Of the sequences of a text in these encodings, less than a quarter is valid UTF-8. Thai has more.
   constexpr std::string_view kSingleByte[] = {"WINDOWS-", "ISO-8859-", "IBM", "MAC-"};
   const bool is_single_byte = likely != "ISO-8859-11" &&
                               std::ranges::any_of(kSingleByte, [&](auto begin) { return likely.starts_with(begin); });
-  if (is_single_byte && 10 * valid > invalid) likely = "UTF-8";
+  if (is_single_byte && valid >= 10 && 3 * valid > invalid) likely = "UTF-8";
   if (likely == "UTF-8") likely_ = likely;
   if (likely.empty() || likely == "UTF-8") return;
   use(likely);
@@ -277,7 +277,8 @@ size_t Utf8Source::read(std::span<char> bytes) {
 }
 
 void Utf8Source::check_invalid() const {
-  constexpr const char* kMixed = "The file is UTF-8 mixed with another encoding, or damaged. Save it as UTF-8.";
+  constexpr const char* kMixed =
+      "The file is UTF-8 mixed with another encoding, or damaged. Save it as UTF-8, or pass --encoding NAME.";
   constexpr const char* kUnknown = "Save the file as UTF-8, or pass --encoding NAME, such as GB18030 or WINDOWS-1252.";
   TORCH_CHECK_VALUE(invalid_ * kMostInvalid <= total_, file_, ": ", invalid_, " of ", total_,
                     fmt::format(" bytes ({:.3g} %) are not valid ",

@@ -17,9 +17,9 @@
 namespace mezzo::text {
 namespace {
 
-constexpr size_t kMostSkipped = 100;  // rows of the table
-constexpr size_t kMostTrainingLabels = 60;    // of the training data
-constexpr size_t kTextColumns = 300;  // of a text, behind which it is cut
+constexpr size_t kMostSkipped = 100;        // rows of the table
+constexpr size_t kMostTrainingLabels = 60;  // of the training data
+constexpr size_t kTextColumns = 300;        // of a text, behind which it is cut
 constexpr std::string_view kWarning = "warning: ";
 
 std::string cut(const std::string& text) {

@@ -112,6 +112,14 @@ std::string message_of(int error, OnigErrorInfo* info) {
   return quoted_json({reinterpret_cast<const char*>(message.data()), static_cast<size_t>(size)});
 }
 
+/// Whether it holds \G, outside of an escaped backslash.
+bool has_search_begin(std::string_view regex) {
+  for (size_t i = 0; (i = regex.find('\\', i)) != regex.npos; i += 2) {
+    if (regex.substr(i).starts_with("\\G")) return true;
+  }
+  return false;
+}
+
 std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   static const int kInitialized = [] {
     OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
@@ -121,7 +129,7 @@ std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   constexpr size_t kMaxBytes = size_t{1} << 16;
   std::string regex = field.as_string();
   field.expect(regex.size() <= kMaxBytes, "a regular expression of at most " + std::to_string(kMaxBytes) + " bytes");
-  field.expect(regex.find("\\G") == regex.npos, "a regular expression without \\G, the position where a search begins");
+  field.expect(!has_search_begin(regex), "a regular expression without \\G, the position where a search begins");
   if (ONIGURUMA_VERSION_INT < 60909) {  // whose punctuation is without symbols, unlike that of later versions
     constexpr std::string_view kPunctuation = "[:punct:]";
     for (size_t i = 0; (i = regex.find(kPunctuation, i)) != regex.npos;) {

@@ -124,8 +124,7 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
       estimate(1) <= room,
       fmt::format("--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
                   "spare. Pass --gradient-checkpointing, a shorter --max-length, or --save-minutes 0, which needs no "
-                  "copies for "
-                  "checkpoints. A number in place of auto skips this check",
+                  "copies for checkpoints. A number in place of auto skips this check",
                   longest, gigabytes(estimate(1)), memory.source, gigabytes(room)));
   int64_t texts = 1, too_many = most + 1;
   while (too_many - texts > 1) {

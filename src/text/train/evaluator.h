@@ -34,7 +34,8 @@ class Evaluator {
   void put_back_best();
 
   /// After put_back_best: fits the outputs to dev, for example by a temperature, and evaluates on test, or on dev
-  /// without test. Then saves the fitted model. The model in memory stays as it was. Returns nullopt if it was stopped.
+  /// without test. Then saves the fitted model. In half precision, its outputs differ from the evaluated ones by rounding.
+  /// The model in memory stays as it was. Returns nullopt if it was stopped.
   /// @pre  there are dev or test texts
   std::optional<Evaluation> evaluate_best();
   /// The best weights that were trained, fitted as the saved model is.

@@ -70,7 +70,8 @@ int64_t activation_bytes(const ModelForTask& whole,
   const double inner = static_cast<double>(whole.config().intermediate_size) *
                        (whole.config().model_type() == "modernbert" ? 2 : 1);  // with a gate's columns
   const double layer = rows * (of_row.layer + (drops ? width * (3 * hidden + inner) : 0));
-  // And attention with relative positions is composed: it keeps scores of all pairs of tokens, 4 times and as a mask.
+  // Attention with relative positions is composed then. It keeps four tensors of scores of all pairs of tokens, and a
+  // mask.
   const double pairs =
       drops && of_row.tables > 0 ? rows * static_cast<double>(batch.longest * whole.config().num_attention_heads) : 0;
   const double work = rows * of_row.work + 16 * pairs, embeddings = rows * of_row.embeddings,

@@ -124,7 +124,7 @@ void RunOutput::begin(const RunPlan& plan,
                                              .model_max_length(*config_.max_length)
                                              .token_types(setup_.model->config().takes_token_types())
                                              .words(setup_.model->head().rows == RowsPer::kToken));
-  setup_.model->config().save(config_.output / "config_.json");
+  setup_.model->config().save(config_.output / "config.json");
 
   for (const std::string& line : setup_.notes) {
     note(line);

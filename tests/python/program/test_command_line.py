@@ -97,8 +97,8 @@ def test_names_of_hugging_face_are_understood(where, data, tmp_path):
         done = trained(["train", *model, *[word for pair in given.items() for word in pair if word is not None]])
     else:
         as_toml = {None: "true", "True": "true", "False": "false"}
-        lines = [f"{name[2:]} = {as_toml.get(value, json.dumps(value))}" for name, value in given.items() if name != "--resume_from_checkpoint"]
-        (tmp_path / "run.toml").write_text("\n".join([*lines, 'resume = "auto"']) + "\n")
+        lines = [f"{name[2:]} = {as_toml.get(value, json.dumps(value))}" for name, value in given.items()]
+        (tmp_path / "run.toml").write_text("\n".join(lines) + "\n")
         done = trained(["train", *model, "--config", tmp_path / "run.toml"])
     settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
     assert {name: settings[name] for name in MEANT} == MEANT
@@ -214,7 +214,7 @@ def test_a_run_json_of_the_version_before_trains_again(changed, meant, notes, da
 
 def test_the_switch_for_empty_classes_is_ignored_with_a_note(data, tmp_path):
     done = trained(flags(data, tmp_path / "out", "--allow-empty-classes", "--max-steps", 1))
-    assert done.stderr.count("mezzo train: --allow-empty-classes: use --labels; ignored; the next version will not know the old name\n") == 1
+    assert done.stderr.count("mezzo train: --allow-empty-classes is ignored; use --labels; the next version will not know the old name\n") == 1
 
 
 @pytest.mark.parametrize("lines", ['loss-scale = "dynamic"\ninit-scale = 1024', "init_scale = 1024"])
@@ -321,7 +321,8 @@ def test_csv_has_no_place_for_logits(model, tmp_path):
 def test_predictions_have_the_format_of_their_name(name, is_table, model, tmp_path):
     mezzo("predict", "--model", model, "--text", "goal", "--output", tmp_path / name)
     assert (tmp_path / name).read_text("utf-8-sig").startswith("text,label,score" if is_table else '{"text":"goal"')
-    assert json.loads(mezzo("tokenize", "--model", model, "--data", tmp_path / name).stdout) if is_table else True
+    if is_table:
+        assert len(mezzo("tokenize", "--model", model, "--data", tmp_path / name).stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.csv.gz", "x.xlsx"])

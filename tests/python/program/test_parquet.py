@@ -161,7 +161,7 @@ def test_an_installed_program_finds_the_module(tmp_path):
 
 def test_what_is_no_parquet_is_told(tmp_path):
     path = tmp_path / "a.parquet"
-    damaged = "a.parquet: the file is no Parquet, or damaged: Parquet "
+    damaged = "a.parquet: the file is damaged, or not Parquet: Parquet "
     for content, message in ((b"", "a.parquet: the file is empty."), (b"text,label\n" * 9, damaged + "magic bytes not found"), (b"hi", damaged + "file size is 2")):
         path.write_bytes(content)
         with pytest.raises(ValueError) as raised:
@@ -184,7 +184,7 @@ def test_changed_bytes_are_found_where_pages_have_checksums(tmp_path):
     values = b"unmistakable" + bytes([12, 0, 0, 0]) + b"unmistakable"  # as they lie in the page
     assert data.count(values) == 1
     path.write_bytes(data.replace(values, values.replace(b"able", b"eble")))
-    with pytest.raises(ValueError, match="a.parquet: the file is no Parquet, or damaged: .*CRC"):
+    with pytest.raises(ValueError, match="a.parquet: the file is damaged, or not Parquet: .*CRC"):
         _mezzo.load_rows(str(path))
 
 

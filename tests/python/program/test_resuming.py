@@ -109,12 +109,12 @@ def test_a_best_model_that_the_disk_does_not_give_is_that_of_the_run(data, whole
     assert model_of(paused) == model_of(whole)
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("version", [5, 7])
 def test_a_checkpoint_of_another_version_is_not_passed_over(version, data, paused):
     manifest = paused / "checkpoints/step-3/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 5', f'"format": {version}'))
+    manifest.write_text(manifest.read_text().replace('"format": 6', f'"format": {version}'))
     message = refused(flags(data, paused, "--resume", "auto"), paused)
-    assert f"step-3/manifest.json: is of format {version}, this mezzo reads format 5; go on with the version that wrote it; it may be whole" in message
+    assert f"step-3/manifest.json: is of format {version}, this mezzo reads format 6; go on with the version that wrote it; it may be whole" in message
 
 
 def test_a_pretrained_folder_is_never_written_to(data, tmp_path):

@@ -301,7 +301,7 @@ TEST_F(CheckpointStoreTest, NamesAManifestThatItDoesNotRead) {
     return value_error([&] { load_checkpoint(checkpoint(5)); }, folder_);
   };
   EXPECT_EQ(error_of([](auto& manifest) { manifest["format"] = 99; }),
-            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 5; go on with the "
+            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 6; go on with the "
             "version that wrote it");
   EXPECT_EQ(error_of([](auto& manifest) { manifest.erase("format"); }),
             "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that mezzo, "

@@ -64,7 +64,9 @@ TEST_F(DataFilesTest, DetectsEncodings) {
              "read as SHIFT_JIS (detected"},
         Case{"text,label\n이 영화는 정말 재미있다,긍정\n너무 지루하다,부정\n", "EUC-KR", "read as UHC (detected"},
         Case{"text,label\nПривет мир как дела сегодня,а\nОчень плохой фильм и скучно,б\n", "WINDOWS-1251",
-             "read as WINDOWS-1251 (detected"}}) {
+             "read as WINDOWS-1251 (detected"},
+        Case{"text,label\nВ среду передали прогноз на выходные дни,а\nРежиссёр представил премьеру фильма,б\n", "CP866",
+             "read as IBM866 (detected"}}) {
     const auto expected = load("a.csv", text);
     const auto rows = load("a.csv", encoded(text, encoding));
     EXPECT_EQ(rows.texts, expected.texts) << encoding;
@@ -93,7 +95,8 @@ TEST_F(DataFilesTest, TakesASingleAccentOrApostropheForWindows1252) {
 
 TEST_F(DataFilesTest, RefusesUtf8MixedWithAnotherEncoding) {
   constexpr const char* kMixed =
-      " are not valid UTF-8. The file is UTF-8 mixed with another encoding, or damaged. Save it as UTF-8.";
+      " are not valid UTF-8. The file is UTF-8 mixed with another encoding, or damaged. Save it as UTF-8, "
+      "or pass --encoding NAME.";
   std::string half = "text,label\n", damaged = half;
   for (int row = 0; row < 400; ++row)
     half += row % 2 == 0 ? "schön über café,1\n"

@@ -16,7 +16,7 @@
 namespace mezzo::text {
 
 /// The format of checkpoints that this version writes. It refuses other formats.
-constexpr int64_t kCheckpointFormat = 5;
+constexpr int64_t kCheckpointFormat = 6;
 
 /// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an
 /// earlier group may be the cause of one in a later.

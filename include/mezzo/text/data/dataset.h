@@ -117,17 +117,16 @@ struct LoadRowsOptions {
 };
 
 /// Reads a data file of the format that its name says. docs/data.md describes the formats and the labels.
-/// - `.json`, `.jsonl`: rows `[text, label]` or `{"text": …, "text_pair": …, "label": …}`: one array, the array `data`
-/// of
-///   an object, or one row after the other. RFC 8259 without exceptions, values nested at most 127 deep.
+/// - `.json`, `.jsonl`: rows `[text, label]` or `{"text": …, "text_pair": …, "label": …}`: one array, the array
+///   `data` of an object, or one row after the other. RFC 8259 without exceptions, values nested at most 127 deep.
 /// - `.csv`, `.tsv`: a table as in RFC 4180 whose header names `text`, `label` and maybe `text_pair`. The delimiter is
 ///   the one of a line `sep=;`, or the one by which the header has these columns, or the one by which the first rows
 ///   have most fields, all alike.
 /// - `.txt`: one text a line, with fastText's labels if the first line has one; or a table, if its header has tabs or
 ///   ColumnNames::is_of_table().
 /// - `.conll`: one word a line and an empty line between texts.
-/// - `.parquet`: columns as in a table. Needs Arrow in the build, and mezzo_parquet.so beside the program or in
-/// lib/mezzo.
+/// - `.parquet`: columns as in a table. Needs Arrow in the build, and mezzo_parquet.so beside the program
+///   or in lib/mezzo.
 ///
 /// All except Parquet may be compressed: `.csv.gz`, `.jsonl.zst`. Text is UTF-8, or in the encoding that ColumnNames
 /// names or that is detected. Bytes that the encoding does not allow become U+FFFD; more than one in 1,000 is an error.
@@ -212,9 +211,8 @@ std::pair<Dataset, Dataset> split_dataset(const Dataset& dataset, double ratio, 
 /// largest remainders get one more until there are as many rows as `fraction` says. A class keeps at least one row in
 /// the first part.
 /// @param dataset  with targets [N] int64, from 0.
-/// @see sklearn.model_selection.train_test_split (Python) with `stratify`, which draws other rows, and refuses a class
-/// of
-///   one.
+/// @see sklearn.model_selection.train_test_split (Python) with `stratify`, which draws other rows, and
+///   refuses a class of one.
 std::pair<Dataset, Dataset> split_by_class(const Dataset& dataset, double fraction, uint64_t seed);
 
 /// Splits off one of `folds` parts, which together hold each row once, as the second part (for `--folds`). By class,
