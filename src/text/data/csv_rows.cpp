@@ -13,6 +13,7 @@
 #include "text/data/row_formats.h"
 #include "text/io/csv_reader.h"
 #include "text/io/json.h"
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
@@ -165,6 +166,30 @@ void check_is_no_header(const std::vector<std::string>& fields, const std::vecto
   TORCH_CHECK_VALUE(!is_header, where(), "the line is the header again. Remove it, or give the files one by one.");
 }
 
+/// Refuses a first line that names the columns although --no-header is given.
+void check_has_no_header(const std::vector<std::string>& fields, Where where) {
+  const ColumnNames usual;
+  const auto has = [&](const std::string& name) {
+    return std::ranges::any_of(fields, [&](const std::string& field) { return ascii_lower(field) == name; });
+  };
+  TORCH_CHECK_VALUE(!has(usual.text) || !has(usual.label), where(),
+                    "the line looks like a header. Leave out --no-header.");
+}
+
+/// Refuses a header that the given delimiter does not split, and another one does.
+void check_splits_header(const std::vector<std::string>& header,
+                         char delimiter,
+                         const std::string& where,
+                         const Columns& columns) {
+  if (header.size() != 1) return;
+  const std::string missing = columns.missing(header);
+  for (const char other : kDelimiters) {
+    TORCH_CHECK_VALUE(missing.empty() || other == delimiter || header.front().find(other) == std::string::npos, where,
+                      missing.substr(0, missing.find(". Pass ")), ". The columns look separated by ",
+                      other == '\t' ? "tabs" : fmt::format("'{}'", other), ". Leave out --delimiter.");
+  }
+}
+
 /// The cells of other columns, as a JSON object.
 std::string json_of_others(const std::vector<std::string>& names,
                            const std::vector<std::string>& fields,
@@ -209,10 +234,21 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   const std::vector<std::string> header = has_header               ? fields
                                           : format.columns.empty() ? numbers(fields.size())
                                                                    : split_names(format.columns, "--columns");
+  if (has_header && format.delimiter != "auto") {
+    check_splits_header(header, delimiter, rows.between(csv.line()), rows.columns());
+  }
+  if (format.no_header && format.columns.empty()) {
+    check_has_no_header(fields, [&] { return rows.between(csv.line()); });
+  }
   const CsvColumns columns = csv_columns(header, rows.between(csv.line()), has_header, rows.columns());
   const std::vector<std::string> names = unique_names(header);
+  int64_t num_skipped = 0;
   for (bool is_first = true; !rows.full(); is_first = false) {
     if ((has_header || !is_first) && !csv.next(fields)) break;
+    if (fields.size() > 1 && std::ranges::all_of(fields, &std::string::empty)) {  // spreadsheets write such rows
+      ++num_skipped;
+      continue;
+    }
     const int64_t line = csv.line();
     const auto where = [&] { return rows.where(line); };
     TORCH_CHECK_VALUE(fields.size() == columns.count, where(), fields.size(), fields.size() == 1 ? " field" : " fields",
@@ -233,6 +269,9 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
     }
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
     rows.add(std::move(row), line);
+  }
+  if (num_skipped > 0) {
+    rows.note(fmt::format("skipped {} {} without any value", num_skipped, num_skipped == 1 ? "row" : "rows"));
   }
 }
 

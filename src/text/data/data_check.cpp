@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -135,7 +136,9 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   std::unordered_map<std::string, Label> by_letters;
   std::optional<std::pair<Label, Label>> first;
   size_t alike = 0;
+  std::set<std::string> classes;
   for (const Label label : names) {
+    if (!classes.insert(canonical_label(label.first)).second) continue;  // LabelMap merges them
     const auto [same, is_new] = by_letters.emplace(folded(label.first), label);
     if (is_new) continue;
     ++alike;
@@ -146,20 +149,8 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   lines.push_back(
       fmt::format("{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
                   "from {} at {}",
-                  alike, names.size(), rows.places.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
+                  alike, classes.size(), rows.places.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
                   rows.places.at(label.second), quoted_name(same.first), rows.places.at(same.second)));
-}
-
-void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
-  if (rows.labels.empty() || !are_positions(rows, labels)) return;
-  const std::string& number = std::get<std::string>(rows.labels.front());
-  const auto id = position_of(number, labels);
-  if (!id) return;  // label_ids() refuses it
-  const std::string& name = labels.name(*id);
-  if (name == "LABEL_" + number) return;  // transformers' for no name
-  lines.push_back(fmt::format(
-      "the labels in {} are numbers, read as positions in the model's list of labels: {} is {}, first at {}",
-      rows.places.file, number, quoted_name(name), rows.places.at(0)));
 }
 
 void check_word_labels_differ(const LabeledRows& rows) {
@@ -202,7 +193,8 @@ void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const st
   int64_t fractions = 0;
   const std::string* example = nullptr;
   for (const std::string& name : labels.names()) {
-    const auto number = label_number(name);
+    const std::string pointed = with_decimal_point(name);
+    const auto number = label_number(pointed.empty() ? name : pointed);
     if (!number) return;
     if (*number == std::trunc(*number)) continue;
     ++fractions;
@@ -210,7 +202,7 @@ void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const st
   }
   const bool few_rows_each = fractions > 0 && labels.size() * 2 > std::ssize(rows.labels);
   TORCH_CHECK_VALUE(fractions <= kMost && !few_rows_each, rows.places.file, ": the labels are numbers such as ",
-                    *example, ", ", labels.size(), " different ones. Pass ", task_flag,
+                    *example, ", ", labels.size(), " different ones.", advice_of_point(*example), " Pass ", task_flag,
                     " regression to predict numbers, or ", task_flag,
                     " single_label_classification to train a class for each.");
 }
@@ -221,11 +213,44 @@ std::vector<std::string> odd_texts(const LabeledRows& rows) {
   return lines;
 }
 
+std::string note_of_positions(const LabeledRows& rows, std::span<const std::string> names) {
+  constexpr size_t kFew = 10;
+  if (rows.labels.empty() || !are_positions(rows, names)) return "";
+  const std::string& number = std::get<std::string>(rows.labels.front());
+  const auto id = position_of(number, names);
+  if (!id) return "";                              // label_ids() refuses it
+  if (names[*id] == "LABEL_" + number) return "";  // transformers' for no name
+  std::vector<std::string> meanings;
+  for (size_t i = 0; i < names.size() && names.size() <= kFew; ++i) {
+    meanings.push_back(fmt::format("{} is {}", i, quoted_name(names[i])));
+  }
+  if (meanings.empty()) {
+    meanings.push_back(fmt::format("{} is {}, first at {}", number, quoted_name(names[*id]), rows.places.at(0)));
+  }
+  return fmt::format("the labels in {} are numbers, read as positions in the model's list of labels: {}",
+                     rows.places.file, fmt::join(meanings, ", "));
+}
+
 std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels) {
   std::vector<std::string> lines = odd_texts(rows);
   describe_names(rows, lines);
-  describe_integers(rows, labels, lines);
+  if (auto note = note_of_positions(rows, labels.names()); !note.empty()) lines.push_back(std::move(note));
   return lines;
+}
+
+std::string labels_like_identifiers(const LabeledRows& rows, const std::string& label_column) {
+  constexpr int64_t kFewest = 20;
+  std::unordered_map<std::string, int64_t> counts;
+  for (const RawLabel& label : rows.labels) {
+    const auto* name = std::get_if<std::string>(&label);
+    if (name == nullptr) return "";
+    ++counts[canonical_label(*name)];
+  }
+  const auto own = std::ranges::count_if(counts, [](const auto& label) { return label.second == 1; });
+  const int64_t texts = std::ssize(rows.labels);
+  if (texts < kFewest || own * 2 <= texts) return "";
+  return fmt::format("{} texts in {} have {} different labels; is {} the right column? --label-column names it", texts,
+                     rows.places.file, counts.size(), quoted_name(label_column));
 }
 
 std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_out, const std::string& role) {

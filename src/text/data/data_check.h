@@ -24,6 +24,10 @@ std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& label
 /// The same without what is said of names of labels.
 std::vector<std::string> odd_texts(const LabeledRows& rows);
 
+/// A line if most texts have a label that no other text has, as if labels were read from a column of identifiers or of
+/// texts. Empty otherwise, for few texts, and for labels that are no classes.
+std::string labels_like_identifiers(const LabeledRows& rows, const std::string& label_column);
+
 /// A line about the texts of `held_out` ("dev", "test": `role`) that `train`
 /// has, too, if there are any.
 std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_out, const std::string& role);

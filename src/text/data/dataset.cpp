@@ -50,7 +50,7 @@ int64_t find_id(const LabeledRows& rows,
                 const LabelMap& labels,
                 std::string_view on_unknown_label,
                 bool is_position = false) {
-  const auto id = is_position ? position_of(name, labels) : labels.id(name);
+  const auto id = is_position ? position_of(name, labels.names()) : labels.id(name);
   TORCH_CHECK_VALUE(id || !is_missing_label(name, true), rows.where(row), "the label ", quoted_name(name),
                     " is a missing value. Give the row a label, or remove it.");
   TORCH_CHECK_VALUE(id, rows.where(row), "unknown label ", quoted_name(name),
@@ -120,7 +120,7 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
 
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
-  const bool is_position = are_positions(rows, labels);
+  const bool is_position = are_positions(rows, labels.names());
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     const auto* name = std::get_if<std::string>(&rows.labels[i]);
     check_label(rows, i, name != nullptr);

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "text/data/cells.h"
 #include "text/data/row_formats.h"
@@ -49,6 +51,13 @@ class JsonRows {
   }
 
  private:
+  /// An array or object that is read in the outermost object: a value of a row, or a column.
+  struct Nested {
+    std::string key;
+    Cell cell;
+    int64_t line = 0;
+  };
+
   /// @param first  character inside of an array
   static bool holds_rows(char first) { return first == '{' || first == '['; }
 
@@ -88,11 +97,17 @@ class JsonRows {
     is_in_row_ = false;
   }
 
-  void read_value(const std::string& key) {
+  /// @param may_be_column  whether the value is one of a file's first object
+  void read_value(const std::string& key, bool may_be_column = false) {
     if (rows_.reads(key)) {
       json_.peek();
       const int64_t line = json_.line();
-      set_cell(row_, key, read_cell(json_), rows_, [&] { return where(line); });
+      Cell cell = read_cell(json_);
+      if (may_be_column && (cell.type == Type::kObject || cell.type == Type::kArray)) {
+        nested_.push_back({key, std::move(cell), line});
+      } else {
+        set_cell(row_, key, std::move(cell), rows_, [&] { return where(line); });
+      }
     } else if (rows_.options().other_columns()) {
       add_json_member(row_.others, key, json_.copy());
     } else {
@@ -136,10 +151,28 @@ class JsonRows {
         while (!rows_.full() && json_.next_key(key)) json_.skip();
         return false;
       }
-      read_value(key);
+      read_value(key, /*may_be_column=*/is_outermost_);
     }
     is_outermost_ = false;
+    take_nested();
     return true;
+  }
+
+  /// Sets the arrays and objects of a file's first object, unless it is the only one and they are columns.
+  void take_nested() {
+    const Columns& columns = rows_.columns();
+    const auto is_column = [&](const std::string& key) {
+      return std::ranges::any_of(nested_, [&](const Nested& value) {
+        return value.key == key && (value.cell.type == Type::kObject || !rows_.has_words());
+      });
+    };
+    if (is_column(columns.text.name) && (!rows_.has_labels() || is_column(columns.label.name)) && json_.at_end()) {
+      is_in_row_ = false;
+      json_.fail("the file holds columns, not rows. Write it with to_json(orient='records', lines=True)");
+    }
+    for (Nested& value : std::exchange(nested_, {})) {
+      set_cell(row_, value.key, std::move(value.cell), rows_, [&] { return where(value.line); });
+    }
   }
 
   JsonReader json_;
@@ -147,6 +180,7 @@ class JsonRows {
   bool is_outermost_ = false;  // the value may be an object around the rows
   bool is_in_row_ = false;
   Row row_;  // that is being read
+  std::vector<Nested> nested_;
 };
 
 }  // namespace

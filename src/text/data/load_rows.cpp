@@ -49,18 +49,11 @@ void check_format(const std::string& file, const std::string& format, const Colu
                     ": --encoding is for files of text, and .parquet is none.");
 }
 
-/// The columns of a file without a header: their names are numbers from 1. The text is the first and the label the
-/// second, unless others are given.
-ColumnNames by_numbers(ColumnNames columns) {
-  const ColumnNames usual;
-  if (columns.text == usual.text) columns.text = "1";
-  if (columns.label == usual.label) columns.label = columns.text == "2" ? "1" : "2";
-  return columns;
-}
-
 void read_file(const std::filesystem::path& path, RowCollector& rows) {
-  std::error_code none;  // a missing file may lack the ending
-  if (std::filesystem::status(path, none).type() == std::filesystem::file_type::not_found) fail_to_read(path, ENOENT);
+  std::error_code none;  // a missing file and a folder may lack the ending
+  const auto type = std::filesystem::status(path, none).type();
+  if (type == std::filesystem::file_type::not_found) fail_to_read(path, ENOENT);
+  TORCH_CHECK_VALUE(type != std::filesystem::file_type::directory, path.string(), ": is a folder. Name its files.");
   const std::string file = path.string(), format = format_of(path);
   const ColumnNames& columns = rows.options().columns();
   check_format(file, format, columns);
@@ -110,6 +103,15 @@ char ColumnNames::delimiter_char() const {
   return delimiter[0];
 }
 
+ColumnNames ColumnNames::as_read() const {
+  ColumnNames names = *this;
+  if (!no_header || !columns.empty()) return names;
+  const ColumnNames usual;
+  if (text == usual.text) names.text = "1";
+  if (label == usual.label) names.label = names.text == "2" ? "1" : "2";
+  return names;
+}
+
 std::vector<std::string> ColumnNames::label_columns() const { return split_names(label, "--label-column"); }
 
 void ColumnNames::validate(bool has_labels) const {
@@ -139,7 +141,7 @@ LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRo
   TORCH_CHECK_VALUE(given.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", given.limit(), ".");
   given.columns().validate(given.label_kind() != LabelKind::kNone);
   LoadRowsOptions options = given;
-  if (given.columns().no_header && given.columns().columns.empty()) options.columns(by_numbers(given.columns()));
+  options.columns(given.columns().as_read());
   RowCollector rows(paths, options);
   for (size_t i = 0; i < paths.size() && !rows.full(); ++i) {
     rows.begin_file(paths[i].string());

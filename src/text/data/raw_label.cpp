@@ -57,11 +57,16 @@ void check_is_no_list(std::string_view label, const LoadRowsOptions& options, Wh
       kind == LabelKind::kClass ? ", with " + options.on_other_task() + " multi_label_classification." : ".");
 }
 
+std::string advice_of_point(std::string_view label) {
+  const std::string number = with_decimal_point(label);
+  return number.empty() ? "" : fmt::format(" Write {} with a point.", number);
+}
+
 double number_label(std::string_view number, Where where) {
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   TORCH_CHECK_VALUE(error == std::errc() && end == number.data() + number.size() && std::isfinite(value), where(),
-                    "label ", quoted_name(number), " is not a finite number.");
+                    "label ", quoted_name(number), " is not a finite number.", advice_of_point(number));
   return value;
 }
 
@@ -84,6 +89,14 @@ std::optional<double> label_number(std::string_view label) {
   const auto read = may_be ? std::from_chars(label.data(), end, value) : std::from_chars_result{};
   return may_be && read.ec == std::errc() && read.ptr == end && std::isfinite(value) ? std::optional(value)
                                                                                      : std::nullopt;
+}
+
+std::string with_decimal_point(std::string_view label) {
+  std::string number(label);
+  const size_t comma = number.find(',');
+  if (comma == number.npos) return "";
+  number[comma] = '.';
+  return label_number(number) ? number : "";
 }
 
 std::string canonical_label(std::string_view label) {
@@ -109,18 +122,18 @@ std::span<const std::string> names_of(const RawLabel& label) {
   return names != nullptr ? std::span<const std::string>(*names) : std::span<const std::string>();
 }
 
-bool are_positions(const LabeledRows& rows, const LabelMap& labels) {
+bool are_positions(const LabeledRows& rows, std::span<const std::string> labels) {
   const auto is_number = [](const std::string& name) { return label_number(name).has_value(); };
-  return std::ranges::none_of(labels.names(), is_number) && std::ranges::all_of(rows.labels, [](const RawLabel& label) {
+  return std::ranges::none_of(labels, is_number) && std::ranges::all_of(rows.labels, [](const RawLabel& label) {
            const auto* name = std::get_if<std::string>(&label);
            return name != nullptr && is_integer(*name);
          });
 }
 
-std::optional<int64_t> position_of(std::string_view integer, const LabelMap& labels) {
+std::optional<int64_t> position_of(std::string_view integer, std::span<const std::string> labels) {
   int64_t id = -1;
   const auto error = std::from_chars(integer.data(), integer.data() + integer.size(), id).ec;
-  return error == std::errc() && id >= 0 && id < labels.size() ? std::optional(id) : std::nullopt;
+  return error == std::errc() && id >= 0 && id < std::ssize(labels) ? std::optional(id) : std::nullopt;
 }
 
 }  // namespace mezzo::text

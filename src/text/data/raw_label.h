@@ -23,6 +23,10 @@ double number_label(std::string_view number, Where where);
 bool flag_label(std::string_view value, std::string_view column, Where where);
 /// The number that a label is. None for names, "007" and "nan".
 std::optional<double> label_number(std::string_view label);
+/// "0.5" of "0,5"; empty if `label` is no number with a decimal comma.
+std::string with_decimal_point(std::string_view label);
+/// " Write 0.5 with a point." for "0,5"; else empty.
+std::string advice_of_point(std::string_view label);
 /// Equal for two spellings of one class: "1" and "1.0", "true" and "True".
 std::string canonical_label(std::string_view label);
 /// Whether programs write `label` for a missing value: NaN, and beside numbers also None, null or NA.
@@ -31,9 +35,9 @@ bool is_missing_label(std::string_view label, bool beside_numbers);
 std::span<const std::string> names_of(const RawLabel& label);
 /// Whether the labels of `rows` are positions in the list of labels: they are integers, and no name in `labels` is a
 /// number.
-bool are_positions(const LabeledRows& rows, const LabelMap& labels);
+bool are_positions(const LabeledRows& rows, std::span<const std::string> labels);
 
 /// The id that is the position `integer`; none if the list of labels is shorter.
-std::optional<int64_t> position_of(std::string_view integer, const LabelMap& labels);
+std::optional<int64_t> position_of(std::string_view integer, std::span<const std::string> labels);
 
 }  // namespace mezzo::text

@@ -203,6 +203,9 @@ Datasets load_datasets(const TrainConfig& config,
     auto targets = data.task->targets(rows_of_file);
     return to_dataset(std::move(rows_of_file), std::move(targets));
   };
+  const std::string identifiers =
+      task.label_names.empty() ? labels_like_identifiers(rows, config.columns.as_read().label) : "";
+  if (!identifiers.empty()) notes.push_back("warning: " + identifiers);
   data.train = take(std::move(rows));
   if (!config.dev.empty()) {
     data.dev = take(load_rows(config.dev, options));
@@ -220,8 +223,9 @@ Datasets load_datasets(const TrainConfig& config,
                       is_fold ? "fewer --folds" : "other dev texts");
   }
   const bool is_split = config.dev.empty() && config.has_dev();
-  for (const std::string& line : data.task->untrained(data.train.targets, is_split ? " once dev is set aside" : "")) {
-    notes.push_back("warning: " + line);
+  const auto untrained = data.task->untrained(data.train.targets, is_split ? " once dev is set aside" : "");
+  for (const std::string& line : untrained) {
+    if (identifiers.empty()) notes.push_back("warning: " + line);
   }
   look_for_shared_texts(config, data, notes);
   data.task = data.task->with_loss(config.loss(), data.train.targets, device);

@@ -523,7 +523,13 @@ def test_what_is_odd_about_the_data_is_said_at_the_start(run, small, data, tmp_p
     numbers = write_rows(tmp_path / "numbers.jsonl", [(text, i % 3) for i, (text, _) in enumerate(make_rows(40, seed=2))])
     done = mezzo("train", "--model", run[0], "--train", numbers, "--output", tmp_path / "again", "--max-steps", 1, "--dev-ratio", 0)
     assert (f"warning: the labels in {numbers} are numbers, read as positions in the model's list of labels: 0 is 'politics', "
-            f"first at {numbers}:1\n") in done.stderr
+            "1 is 'sport', 2 is 'weather'\n") in done.stderr
+    assert "warning: the labels in " in mezzo("eval", "--model", run[0], "--data", numbers).stderr
+    own = write_rows(tmp_path / "own.jsonl", [(text, i) for i, (text, _) in enumerate(make_rows(40, seed=2))])
+    done = mezzo("train", "--model", small, "--train", own, "--output", tmp_path / "own", "--max-steps", 1)
+    assert (f"warning: 40 texts in {own} have 40 different labels; is 'label' the right column? --label-column names it\n"
+            in done.stderr)
+    assert "no training text" not in done.stderr
     done = mezzo(*train_flags(small, data, tmp_path / "clean", "--max-steps", 1))
     assert not re.search("warning: .*(empty|white space|numbers|no training text)", done.stderr)
 

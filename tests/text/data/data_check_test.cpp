@@ -71,10 +71,33 @@ TEST(DataCheckTest, CountsLabelsThatOnlyWhiteSpaceOrCaseTellsApart) {
                           "from 'Anger' at f:5"));
 }
 
+TEST(DataCheckTest, IsSilentAboutSpellingsThatAreOneClass) {
+  const auto data = rows({{"a", name("TRUE")}, {"b", name("true")}, {"c", id(1)}, {"d", name("FALSE")}, {"e", id(0)}});
+  EXPECT_THAT(odd_rows(data, LabelMap::from_rows(data)), IsEmpty());
+}
+
+TEST(DataCheckTest, AsksForTheLabelColumnIfMostTextsHaveTheirOwnLabel) {
+  std::vector<std::pair<std::string, RawLabel>> pairs;
+  for (int i = 0; i < 40; ++i) pairs.emplace_back("text", id(i < 19 ? 0 : i));
+  EXPECT_EQ(labels_like_identifiers(rows(pairs), "label"),
+            "40 texts in f have 22 different labels; is 'label' the right column? --label-column names it");
+  pairs[20].second = id(0);
+  EXPECT_EQ(labels_like_identifiers(rows(pairs), "label"), "") << "20 of 40";
+  pairs.resize(0);
+  for (int i = 0; i < 19; ++i) pairs.emplace_back("text", id(i));
+  EXPECT_EQ(labels_like_identifiers(rows(pairs), "label"), "") << "few texts";
+}
+
 TEST(DataCheckTest, SaysWhatIntegersStandForWhereLabelsHaveNames) {
   EXPECT_THAT(odd_rows(rows({{"a", id(1)}, {"b", id(0)}}), kJoyAnger),
-              ElementsAre("the labels in f are numbers, read as positions in the model's list of labels: 1 is 'anger', "
-                          "first at f:2"));
+              ElementsAre("the labels in f are numbers, read as positions in the model's list of labels: 0 is 'joy', "
+                          "1 is 'anger'"));
+  std::vector<std::string> names;
+  for (int i = 0; i < 11; ++i) names.push_back("topic " + std::to_string(i));
+  EXPECT_EQ(
+      note_of_positions(rows({{"a", id(7)}}), names),
+      "the labels in f are numbers, read as positions in the model's list of labels: 7 is 'topic 7', first at f:2");
+  EXPECT_EQ(note_of_positions(rows({{"a", name("joy")}}), kJoyAnger.names()), "");
 }
 
 TEST(DataCheckTest, RefusesFractionsForClasses) {
@@ -89,6 +112,9 @@ TEST(DataCheckTest, RefusesFractionsForClasses) {
       " different ones. Pass --task regression to predict numbers, or --task single_label_classification to train a "
       "class for each.";
   EXPECT_EQ(error({"0.25", "0.5", "0.75", "1"}), "f: the labels are numbers such as 0.75, 4" + advice);
+  EXPECT_EQ(error({"0,25", "0,5", "0,75", "1"}),
+            "f: the labels are numbers such as 0,75, 4 different ones. Write 0.75 with a point. Pass --task regression "
+            "to predict numbers, or --task single_label_classification to train a class for each.");
   std::vector<std::string> many;
   for (int i = 0; i < 200; ++i) many.push_back(std::to_string(i % 21) + ".5");
   EXPECT_EQ(error(many), "f: the labels are numbers such as 20.5, 21" + advice);

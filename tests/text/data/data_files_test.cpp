@@ -224,8 +224,12 @@ TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
     EXPECT_THAT(load("a.data", "text\tlabel\ngood\t1\n", with({.delimiter = name})).texts, ElementsAre("good"));
   }
   EXPECT_EQ(error("a.csv", "text;label\n", with({.delimiter = ","})),
-            "a.csv:1: no columns 'text' and 'label' among 'text;label'. Pass --text-column NAME --label-column "
-            "'text;label'. If this line is a row and no header, name the columns: --columns text,label.");
+            "a.csv:1: no columns 'text' and 'label' among 'text;label'. The columns look separated by ';'. Leave out "
+            "--delimiter.");
+  EXPECT_EQ(error("a.csv", "id,text\n1,good\n", texts_alone().columns({.delimiter = ";"})),
+            "a.csv:1: no column 'text' among 'id,text'. The columns look separated by ','. Leave out --delimiter.");
+  EXPECT_THAT(load("a.csv", "id,text\ngood\n", texts_alone().columns({.text = "id,text", .delimiter = ";"})).texts,
+              ElementsAre("good"));
   for (const char* bad : {"", ",,", "\"", "é"}) {
     EXPECT_THAT(error("a.csv", "text", with({.delimiter = bad})), StartsWith("--delimiter must be auto, tab,"));
   }
@@ -254,6 +258,38 @@ TEST_F(DataFilesTest, ReadsTheDelimiterOfExcel) {
   EXPECT_THAT(load("a.csv", "sep=x\ngood\n", texts_alone().columns({.text = "sep=x"})).texts, ElementsAre("good"));
 }
 
+TEST_F(DataFilesTest, SkipsAndCountsRowsWithoutAnyValue) {
+  const auto rows = load("a.csv", "text,label\n,\ngood,pos\n,\nbad,neg\n\"\",\n,,,,\n");
+  EXPECT_THAT(rows.texts, ElementsAre("good", "bad"));
+  EXPECT_THAT(rows.places.lines, ElementsAre(3, 5));
+  EXPECT_THAT(rows.notes, ElementsAre("a.csv: skipped 4 rows without any value"));
+  const auto texts = load("a.tsv", "id\ttext\n1\t\n\t\n2\tgood\n", texts_alone().other_columns(true));
+  EXPECT_THAT(texts.texts, ElementsAre("", "good"));
+  EXPECT_THAT(texts.others, ElementsAre(R"({"id":"1"})", R"({"id":"2"})"));
+  EXPECT_THAT(texts.notes, ElementsAre("a.tsv: skipped 1 row without any value"));
+  EXPECT_THAT(load("a.csv", "text\n\"\"\ngood\n", texts_alone()).texts, ElementsAre("", "good"));
+  EXPECT_EQ(error("a.csv", "text,label\n,\n"), "a.csv: the file has no rows.");
+}
+
+TEST_F(DataFilesTest, RefusesAFolder) {
+  std::filesystem::create_directory(folder_ / "texts");
+  EXPECT_EQ(value_error([&] { load_rows(folder_ / "texts"); }, folder_), "texts: is a folder. Name its files.");
+}
+
+TEST_F(DataFilesTest, RefusesColumnsInJson) {
+  const std::string advice = "the file holds columns, not rows. Write it with to_json(orient='records', lines=True).";
+  EXPECT_EQ(error("a.json", R"({"id": {"0": 7}, "text": {"0": "a"}, "label": {"0": "x"}})"), "a.json:1: " + advice);
+  EXPECT_EQ(error("a.json", R"({"text": ["a"], "label": ["x"]})"), "a.json:1: " + advice);
+  EXPECT_EQ(error("a.json", R"({"text": {"0": "a"}})", texts_alone()), "a.json:1: " + advice);
+  EXPECT_THAT(error("a.jsonl", "{\"text\": [\"a\"], \"label\": [\"x\"]}\n{\"text\": [\"b\"], \"label\": [\"x\"]}\n"),
+              StartsWith("a.jsonl:1: row 1: the text is an array, not a string"));
+  EXPECT_THAT(error("a.json", R"({"text": {"0": "a"}, "label": "x"})"),
+              StartsWith("a.json:1: row 1: the text is an object, not a string"));
+  const auto words = LoadRowsOptions().label_kind(LabelKind::kWords);
+  EXPECT_THAT(load("a.json", R"({"text": ["a"], "label": ["O"]})", words).texts, ElementsAre("a"));
+  EXPECT_THAT(error("a.jsonl", R"(["a", ["x"]])"), StartsWith("a.jsonl:1: row 1: the label is an array"));
+}
+
 TEST_F(DataFilesTest, ReadsTablesWithoutAHeader) {
   const auto rows = load("a.csv", "1,\"good, yes\",pos\n2,bad,neg\n", with({.columns = "id,text,label"}));
   EXPECT_THAT(rows.texts, ElementsAre("good, yes", "bad"));
@@ -265,6 +301,9 @@ TEST_F(DataFilesTest, ReadsTablesWithoutAHeader) {
   EXPECT_THAT(load("a.csv", "good\nbad\n", texts_alone().columns({.no_header = true})).texts,
               ElementsAre("good", "bad"));
   EXPECT_THAT(load("a.csv", "a,1\nb,2\nc,3", with({.no_header = true}).limit(2)).texts, ElementsAre("a", "b"));
+  EXPECT_EQ(error("a.csv", "id,Text,label\n1,good,pos\n", with({.no_header = true})),
+            "a.csv:1: the line looks like a header. Leave out --no-header.");
+  EXPECT_THAT(load("a.csv", "text,1\nlabel,2\n", with({.no_header = true})).texts, ElementsAre("text", "label"));
   EXPECT_EQ(error("a.csv", "good,pos\nbad,neg,3\n", with({.no_header = true})),
             "a.csv:2: row 2: 3 fields where the first row has 2. Quote a text that holds a comma, or pass the right "
             "--delimiter.");

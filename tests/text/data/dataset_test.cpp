@@ -190,6 +190,8 @@ TEST_F(LoadRowsTest, ReadsNumbers) {
     EXPECT_EQ(error("a.csv", "text,label\nx," + number, numbers),
               "a.csv:2: row 1: label '" + number + "' is not a finite number.");
   }
+  EXPECT_EQ(error("a.csv", "text,label\nx,\"0,370\"", numbers),
+            "a.csv:2: row 1: label '0,370' is not a finite number. Write 0.370 with a point.");
   EXPECT_EQ(error("a.csv", "text,label\nx,", numbers),
             "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(error("a.json", R"([["x", "1"]])", numbers), "a.json:1: row 1: the label is a string, not a number.");
@@ -267,7 +269,7 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "none.csv"); }, folder_),
             "none.csv: cannot be read: No such file or directory.");
   std::filesystem::create_directory(folder_ / "d.csv");
-  EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
+  EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: is a folder. Name its files.");
   EXPECT_EQ(
       error("a.xml", ""),
       "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet. Except for .parquet, .gz "

@@ -82,6 +82,9 @@ struct ColumnNames {
   /// @param has_labels  whether the labels' matters, too.
   /// @throws c10::ValueError  naming the flag of the program, if a value cannot be meant.
   void validate(bool has_labels) const;
+  /// The names that are read: numbers from 1 if the file has no header and `columns` is empty. The text is then column
+  /// 1 and the label column 2, unless others are given.
+  ColumnNames as_read() const;
   /// The columns that `label` names.
   std::vector<std::string> label_columns() const;
   char delimiter_char() const;  ///< of a delimiter that is not "auto"
@@ -183,6 +186,11 @@ struct Dataset {
 
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
 };
+
+/// A line if integers in `rows` are positions in the list of labels, as label_ids() reads them: "0 is 'negative', 1 is
+/// 'positive'". Empty otherwise.
+/// @param names  of the labels, in their order.
+std::string note_of_positions(const LabeledRows& rows, std::span<const std::string> names);
 
 /// The id of each row's label, [N] int64. Where all are integers and no name of `labels` is a number, they are ids.
 /// @throws c10::ValueError  for a row without a label or with one that `labels` lacks; the message
