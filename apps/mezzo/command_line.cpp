@@ -92,8 +92,9 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
   }
   const auto launched = take_launched_command(arguments, app);
   if (command != nullptr) {
+    check_set_once(arguments, *command);
     expand_config_file(arguments, app);
-    arguments = in_own_names(arguments, *command);
+    arguments = with_precision_of_switches(in_own_names(arguments, *command));
   }
   arguments.insert(arguments.end(), launched.begin(), launched.end());
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them

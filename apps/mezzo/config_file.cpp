@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -58,6 +59,43 @@ std::optional<std::string> to_text(const toml::node& node) {
   return std::nullopt;
 }
 
+std::string_view line_of(std::string_view text, size_t number) {
+  for (; number > 1 && !text.empty(); --number) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  return text.substr(0, text.find('\n'));
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+}
+
+bool is_toml(const std::string& text) {
+  try {
+    static_cast<void>(toml::parse(text));
+    return true;
+  } catch (const toml::parse_error&) {
+    return false;
+  }
+}
+
+/// What is wrong with `key = value` whose value is a word without quotes; nothing for other lines.
+std::optional<std::string> about_value(std::string_view line) {
+  const size_t equals = std::min(line.find('='), line.size());
+  const auto key = trimmed(line.substr(0, equals));
+  auto value = trimmed(line.substr(std::min(equals + 1, line.size())));
+  value = trimmed(value.substr(0, value.find('#')));
+  const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
+  const bool has_word = std::ranges::any_of(value, is_letter) && value.find_first_of("\"'\\=,[]{}") == value.npos;
+  if (key.empty() || !has_word || is_toml(fmt::format("x = {}", value))) return std::nullopt;
+  std::string lower(value);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool is_switch = lower == "true" || lower == "false";
+  return fmt::format("the value of {0} cannot be read; {1}: {0} = {3}{2}{3}", key,
+                     is_switch ? fmt::format("write {} in lower case", lower) : "put text in quotes",
+                     is_switch ? lower : std::string(value), is_switch ? "" : "\"");
+}
+
 /// "FILE:LINE"; TOML alone has lines here.
 std::string place_of(const std::string& path, const toml::node& value) {
   const auto line = value.source().begin.line;
@@ -73,11 +111,12 @@ toml::table parse_config(const std::string& path) {
   if (is_run_json(path)) {
     return settings_of_run(path);
   }
+  const std::string text = as_usage([&] { return text::read_toml_text(path); });
   try {
-    return toml::parse(as_usage([&] { return text::read_toml_text(path); }), path);
+    return toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
-    std::string why(error.description());
+    std::string why = about_value(line_of(text, line)).value_or(std::string(error.description()));
     std::ranges::replace(why, '\n', ' ');  // of the file, where it quotes one
     throw UsageError(line > 0 ? fmt::format("{}:{}: {}", path, line, why) : fmt::format("{}: {}", path, why));
   }
@@ -95,7 +134,19 @@ std::vector<std::string> to_arguments(const std::string& key,
                                       const std::string& where) {
   const auto refuse = [&](const std::string& why) { throw UsageError(fmt::format("{}: '{}' {}", where, key, why)); };
   const Flag flag = find_flag(to_flag(key), command);
-  if (!flag.is_known() || flag.name == "--config" || flag.name.starts_with("--help")) {
+  if (flag.name == "--config" || flag.name.starts_with("--help")) {
+    refuse(fmt::format("is no setting of mezzo {}; leave it out", command.get_name()));
+  }
+  const std::string bare = key.substr(std::min(key.find_first_not_of('-'), key.size()));
+  if (bare != key && find_flag(to_flag(bare), command).is_known()) {
+    refuse(fmt::format("is no setting of mezzo {}; write {}, without dashes", command.get_name(), bare));
+  }
+  const CLI::App* program = command.get_parent();
+  const CLI::App* train = program != nullptr ? find_command(*program, "train") : nullptr;
+  if (!flag.is_known() && command.get_name() == "tune" && train != nullptr && find_flag(flag.name, *train).is_known()) {
+    refuse("is no setting of mezzo tune; put it into [train]");
+  }
+  if (!flag.is_known()) {
     refuse(fmt::format("is no setting of mezzo {}.{}", command.get_name(), did_you_mean_option(key, command)));
   }
   const bool has_meaning = flag.option != nullptr;  // else in_own_names() says what to do

@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -27,8 +29,11 @@ struct OtherName {
   bool is_old = false;                                   ///< of an earlier version of mezzo: used with a note
   std::vector<std::string_view> off = {};                ///< values that change nothing
   std::string_view command = "train";                    ///< without a meaning: the command that is asked for it
+  bool is_ignored = false;                               ///< accepted with a note, which says `advice`; for all values
+  std::vector<std::string_view> ignored = {};            ///< or for these values
 
   bool is_refused() const { return meaning.empty() && !is_old; }
+  bool ignores(std::string_view value) const { return is_ignored || std::ranges::count(ignored, value) > 0; }
 };
 
 namespace {
@@ -44,6 +49,12 @@ std::string without_split(const std::string& value) { return value.starts_with("
 std::string auto_for_true(const std::string& value) { return value == "True" || value == "true" ? "auto" : value; }
 /// Accelerate's name for float32.
 std::string fp32_for_no(const std::string& value) { return value == "no" ? "fp32" : value; }
+/// When transformers evaluates and saves.
+std::string interval_of_strategy(const std::string& value) {
+  if (value == "best")
+    throw UsageError("'best' is no strategy of mezzo; leave it out: mezzo always keeps the best model");
+  return value == "no" ? "0" : value;
+}
 /// Transformers takes a number below 1 for a share of all steps, and --eval-every for one of an epoch.
 std::string whole_steps(const std::string& value) {
   const double steps = std::strtod(value.c_str(), nullptr);
@@ -111,13 +122,27 @@ const std::vector<OtherName>& all_other_names() {
        .command = "launch"},
       {.names = {"standalone"}, .advice = "leave it out: one node needs no --master", .command = "launch"},
 
-      {{"eval-strategy", "evaluation-strategy", "eval-delay"}, {}, "use --eval-every"},
-      {{"save-strategy"}, {}, "use --save-every"},
+      {.names = {"eval-strategy", "evaluation-strategy"},
+       .meaning = {"--eval-every={}"},
+       .advice = "--eval-every says how often",
+       .convert = interval_of_strategy,
+       .ignored = {"steps"}},
+      {.names = {"save-strategy"},
+       .meaning = {"--save-every={}"},
+       .advice = "--save-every says how often",
+       .convert = interval_of_strategy,
+       .ignored = {"steps"}},
+      {{"eval-delay"}, {}, "use --eval-every"},
       {{"load-best-model-at-end"}, {}, "leave it out: mezzo always keeps the best model"},
       {{"greater-is-better"}, {}, "leave it out: mezzo knows this of each --metric"},
       {{"per-device-eval-batch-size", "per-gpu-eval-batch-size"}, {}, "leave it out: evaluation chooses its batches"},
-      {{"logging-steps", "log-steps", "logging-strategy"}, {}, "leave it out: metrics.jsonl has every step"},
-      {{"logging-dir", "report-to"}, {}, "leave it out: TensorBoard files are in OUTPUT/tensorboard"},
+      {.names = {"logging-steps", "log-steps", "logging-strategy"},
+       .advice = "metrics.jsonl has every step",
+       .is_ignored = true},
+      {.names = {"logging-dir"}, .advice = "TensorBoard files are in OUTPUT/tensorboard", .is_ignored = true},
+      {.names = {"report-to"},
+       .advice = "TensorBoard files are in OUTPUT/tensorboard",
+       .ignored = {"none", "tensorboard"}},
       {{"do-train"}, {}, "leave it out: mezzo train always trains"},
       {{"do-eval"}, {}, "leave it out: mezzo train always evaluates on dev"},
       {{"do-predict"}, {}, "use --test, or mezzo predict"},
@@ -151,9 +176,13 @@ void note(const CLI::App& command, const std::string& text) {
   static std::set<std::string> noted;
   const char* rank = std::getenv("RANK");
   if (!noted.insert(text).second || (rank != nullptr && std::string_view(rank) != "0")) return;
-  std::fputs(
-      fmt::format("mezzo {}: {}; the next version will not know the old name\n", command.get_name(), text).c_str(),
-      stderr);
+  std::fputs(fmt::format("mezzo {}: {}\n", command.get_name(), text).c_str(), stderr);
+}
+
+/// "true" or "false" of them in any case, as Python and shells write them; else nothing.
+std::optional<std::string> switch_value(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text == "true" || text == "false" ? std::optional(text) : std::nullopt;
 }
 
 /// The value of the flag at `arguments[at]`, which may be the next argument. `at` moves on then.
@@ -166,18 +195,16 @@ std::optional<std::string> take_value(const Flag& flag,
   auto value = value_of(arguments[at]);
   if (!value && at + 1 < arguments.size()) {
     const std::string& next = arguments[at + 1];
-    const bool is_value =
-        flag.is_switch() ? next == "True" || next == "False" : flag.is_text() || !next.starts_with("--");
+    const bool is_value = flag.is_switch() ? switch_value(next).has_value() : flag.is_text() || !next.starts_with("--");
     if (is_value) value = arguments[++at];
   }
   if (!value && !flag.is_switch()) {
     throw UsageError(fmt::format("{} needs a value; see mezzo {} --help", given, command.get_name()));
   }
   if (value && flag.is_switch()) {
-    if (value == "True" || value == "False") value->front() = *value == "True" ? 't' : 'f';
-    if (value != "true" && value != "false") {
-      throw UsageError(fmt::format("{} is '{}'; pass it alone, or true or false", given, *value));
-    }
+    const auto is_on = switch_value(*value);
+    if (!is_on) throw UsageError(fmt::format("{} is '{}'; pass it alone, or true or false", given, *value));
+    value = is_on;
   }
   return value;
 }
@@ -200,6 +227,12 @@ void add_own(const Flag& flag, const std::optional<std::string>& value, Argument
   if (flag.takes_several() && !is_one_each && std::ranges::count(result, flag.name) > 0) {  // else the last would win
     throw UsageError(fmt::format("{0} is given twice; pass all files after one {0}", flag.name));
   }
+  const bool is_given =
+      std::ranges::any_of(result, [&](const std::string& argument) { return name_of(argument) == flag.name; });
+  if (is_given && flag.is_text()) {
+    throw UsageError(fmt::format("{} is given twice; pass one text, or several as lines of stdin", flag.name));
+  }
+  if (is_given && flag.name == "--config") throw UsageError("--config is given twice; leave one of them out");
   const auto adds_to_dynamic = [](const std::string& argument) {
     return argument.starts_with("--loss-scale=dynamic:");
   };
@@ -217,18 +250,32 @@ void add_meaning(const Flag& flag, std::optional<std::string> value, const CLI::
   Arguments meaning;
   for (const auto word : other.meaning) meaning.push_back(fmt::format(fmt::runtime(word), value.value_or("")));
   if (other.is_old) {
-    note(command, meaning.empty() ? fmt::format("{} {}", flag.name, other.advice)
-                                  : fmt::format("{} is {} now", flag.name, fmt::join(meaning, " ")));
+    const auto what = meaning.empty() ? fmt::format("{} {}", flag.name, other.advice)
+                                      : fmt::format("{} is {} now", flag.name, fmt::join(meaning, " "));
+    note(command, what + "; the next version will not know the old name");
   }
   const bool is_off = flag.is_switch() && value == "false";
   for (const std::string& word : meaning) {
     const auto word_value = value_of(word);
     if (is_off && word_value) {
       std::erase(result, word);
+      if (name_of(word) == "--precision") result.push_back(flag.name + "=false");  // for with_precision_of_switches()
     } else {
       add_own(find_flag(word, command), is_off ? value : word_value, result);
     }
   }
+}
+
+/// Moves `at` on behind a setting that changes nothing, with a note. Leaves it for all others.
+bool take_ignored(const Flag& flag, const Arguments& arguments, size_t& at, const CLI::App& command) {
+  if (flag.other == nullptr || !(flag.other->is_ignored || !flag.other->ignored.empty())) return false;
+  auto value = value_of(arguments[at]);
+  const bool is_next = !value && at + 1 < arguments.size() && !arguments[at + 1].starts_with("--");
+  if (is_next) value = arguments[at + 1];
+  if (!flag.other->ignores(value.value_or(""))) return false;
+  at += is_next ? 1 : 0;
+  note(command, fmt::format("{}{} is ignored: {}", flag.name, value ? " " + *value : "", flag.other->advice));
+  return true;
 }
 
 }  // namespace
@@ -271,14 +318,48 @@ Arguments in_own_names(const Arguments& arguments, const CLI::App& command) {
       result.push_back(arguments[i]);
       continue;
     }
+    if (take_ignored(flag, arguments, i, command)) continue;
     if (flag.other != nullptr && flag.other->is_refused()) {
-      throw UsageError(fmt::format("{} is no option of mezzo {}; {}", name_of(arguments[i]), command.get_name(),
-                                   flag.other->advice));
+      throw UsageError(fmt::format("{} is no option of mezzo {}; {}{}", name_of(arguments[i]), command.get_name(),
+                                   flag.other->ignored.empty() ? "" : "leave it out: ", flag.other->advice));
     }
     auto value = take_value(flag, arguments, i, command);
     flag.other == nullptr ? add_own(flag, value, result) : add_meaning(flag, std::move(value), command, result);
   }
   return result;
+}
+
+void check_set_once(const Arguments& arguments, const CLI::App& command) {
+  constexpr std::string_view kOptions[] = {"--precision", "--eval-every", "--save-every"};
+  struct Given {
+    std::string flag, meaning;
+  };
+  std::map<std::string, Given> given;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Flag flag = find_flag(arguments[i], command);
+    const auto sets = flag.sets();
+    if (!flag.is_known() || take_ignored(flag, arguments, i, command)) continue;
+    if (flag.other != nullptr && flag.other->is_refused()) continue;
+    const auto value = take_value(flag, arguments, i, command);
+    if (sets.size() != 1 || std::ranges::find(kOptions, sets.front()) == std::end(kOptions)) continue;
+    Arguments meaning;
+    flag.other == nullptr ? add_own(flag, value, meaning) : add_meaning(flag, value, command, meaning);
+    if (meaning.size() != 1 || name_of(meaning.front()) != sets.front()) continue;  // a switch that is off
+    const auto [before, is_first] = given.try_emplace(sets.front(), Given{flag.name, meaning.front()});
+    if (!is_first && before->second.flag != flag.name && before->second.meaning != meaning.front()) {
+      throw UsageError(
+          fmt::format("{} and {} both set {}; leave one of them out", before->second.flag, flag.name, sets.front()));
+    }
+    before->second = {flag.name, meaning.front()};
+  }
+}
+
+Arguments with_precision_of_switches(Arguments arguments) {
+  const auto num_off = std::erase(arguments, "--bf16=false") + std::erase(arguments, "--fp16=false");
+  const bool is_set =
+      std::ranges::any_of(arguments, [](const std::string& one) { return name_of(one) == "--precision"; });
+  if (num_off > 0 && !is_set) arguments.emplace_back("--precision=fp32");
+  return arguments;
 }
 
 std::string did_you_mean_option(const std::string& name, const CLI::App& command) {

@@ -28,11 +28,19 @@ struct Flag {
 Flag find_flag(std::string_view argument, const CLI::App& command);
 
 /// `arguments` of `command` in this program's own names: `--batch-size=16` for `--per_device_train_batch_size 16`.
-/// Underscores count as dashes. A switch may have True or False after it. Prints a note for a name of an earlier
-/// version.
+/// Underscores count as dashes. A switch may have true or false after it. Prints a note for a name of an earlier
+/// version, and for a setting that changes nothing.
 /// @throws UsageError  for a value that is missing, and for a setting of other programs that mezzo does not need, with
 /// what to do instead
 std::vector<std::string> in_own_names(const std::vector<std::string>& arguments, const CLI::App& command);
+
+/// The same option must not get different values under two names: `--precision fp32 --fp16`. Only of the options that
+/// transformers splits: --precision, --eval-every and --save-every.
+/// @throws UsageError
+void check_set_once(const std::vector<std::string>& arguments, const CLI::App& command);
+
+/// `--bf16 False` and `--fp16 False`, which in_own_names() leaves: fp32, unless another flag sets the precision.
+std::vector<std::string> with_precision_of_switches(std::vector<std::string> arguments);
 
 /// " Did you mean '--nearest'?" of an option, also of one that has `name` in another program; without its dashes if
 /// `name` lacks them. Nothing if none is near.

@@ -91,18 +91,18 @@ RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<
 }
 
 std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_json) {
-  return read_from(run_json, [](const Json& json) {
+  return read_from(run_json, [&](const Json& json) {
     std::vector<RecordedSetting> changed;
     const auto defaults = TrainConfig().settings();
     for (const auto& [name, value] : json.at("settings").items()) {
       RecordedSetting setting{name, {}};
-      if (value.is_array()) {
-        value.get_to(setting.values);
-      } else {
-        setting.values = {name == "precision" && value == "auto"
-                              ? json.at("environment").at("precision").get<std::string>()
-                              : value.get<std::string>()};
+      const bool is_list = value.is_array();
+      for (const Json& one : is_list ? value : Json::array({value})) {
+        TORCH_CHECK_VALUE(one.is_string() || (!is_list && (one.is_boolean() || one.is_number())), run_json.string(),
+                          ": '", name, "' must be a string, a number, true, false, or an array of strings");
+        setting.values.push_back(one.is_string() ? one.get<std::string>() : one.dump());
       }
+      if (name == "precision" && value == "auto") json.at("environment").at("precision").get_to(setting.values.at(0));
       const bool is_default = setting.values.size() == 1 &&
                               std::ranges::find(defaults, std::pair(name, setting.values[0])) != defaults.end();
       if (!is_default && name != "resume") {

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from support import PROGRAM, mezzo, records
-from tiny_runs import flags, run, trained, write_data
+from tiny_runs import STEPS, flags, run, trained, write_data
 
 COMMANDS = re.findall(r"^  ([a-z][a-z0-9-]*) ", mezzo("--help").stdout, re.MULTILINE)
 
@@ -116,11 +116,9 @@ def test_the_command_line_wins_over_a_file_under_any_name(data, tmp_path):
 
 @pytest.mark.parametrize("given, answer", [
     ("--load_best_model_at_end", "leave it out: mezzo always keeps the best model"),
-    ("--evaluation_strategy epoch", "use --eval-every"),
     ("--per_device_eval_batch_size 8", "leave it out: evaluation chooses its batches"),
-    ("--logging_steps 10", "leave it out: metrics.jsonl has every step"),
     ("--deepspeed x", "use --zero-stage 1 with mezzo launch"),
-    ("--log_steps 4", "leave it out: metrics.jsonl has every step"),
+    ("--report_to wandb", "leave it out: TensorBoard files are in OUTPUT/tensorboard"),
     ("--local_rank 0", "leave it out: mezzo launch sets the rank"),
     ("--eval_delay 10", "use --eval-every"),
 ])
@@ -130,10 +128,10 @@ def test_other_settings_of_hugging_face_are_answered(given, answer):
 
 
 def test_a_file_with_such_a_setting_is_named_with_its_line(tmp_path):
-    (tmp_path / "run.toml").write_text("epochs = 1\nlogging_steps = 10\n")
+    (tmp_path / "run.toml").write_text("epochs = 1\neval_delay = 10\n")
     done = run(["train", "--config", tmp_path / "run.toml"])
-    assert done.returncode == 2 and done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --logging_steps is no option") or \
-        done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --logging-steps is no option"), done.stderr
+    assert done.returncode == 2 and done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --eval_delay is no option") or \
+        done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --eval-delay is no option"), done.stderr
     (tmp_path / "run.toml").write_text("epochs = 1\nper_device_train_batch_size = 0\n")
     done = run(["train", "--model", "x", "--train", "y", "--output", tmp_path / "z", "--config", tmp_path / "run.toml"])
     assert done.returncode == 2 and done.stderr == f"mezzo train: {tmp_path}/run.toml:2: --batch-size is 0, expected at least 1\n"
@@ -164,7 +162,7 @@ def test_old_names_work_with_a_note(data, tmp_path):
 @pytest.mark.parametrize("in_file, given, setting", [
     ("dry-run = true", ["--dry-run=false"], None),
     ("overwrite = true\ncalibrate = true", ["--calibrate=false"], ("calibrate", "false")),
-    ("bf16 = true", ["--bf16", "False"], ("precision", "auto")),
+    ("bf16 = true", ["--bf16", "False"], ("precision", "fp32")),
     ('precision = "fp32"', ["--bf16", "False"], ("precision", "fp32")),
     ("max-steps = 3", ["--max_steps", "-1", "--epochs", "0.5"], ("max-steps", "")),
 ])
@@ -176,6 +174,65 @@ def test_a_switch_that_is_off_wins_over_the_file(in_file, given, setting, data, 
     trained([*arguments, "--config", tmp_path / "run.toml", *given])
     settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
     assert setting is None or settings[setting[0]] == setting[1]
+
+
+@pytest.mark.parametrize("given, in_file, precision", [
+    ("--bf16 False --fp16 False", "", "fp32"),
+    ("--bf16=false", "", "fp32"),
+    ("--fp16 false", "", "fp32"),
+    ("--bf16 False --fp16", "", "fp16"),
+    ("--precision auto --bf16 False", "", "auto"),
+    ("", "bf16 = false", "fp32"),
+    ("--bf16 TRUE", "bf16 = false\nfp16 = false", "bf16"),
+    ("--fp16", 'precision = "fp32"', "fp16"),
+    ("--precision bf16 --precision fp32", "", "fp32"),
+    ("--precision bf16 --bf16", "", "bf16"),
+])
+def test_switches_of_precision(given, in_file, precision, data, tmp_path):
+    (tmp_path / "run.toml").write_text(in_file + "\n")
+    arguments = flags(data, tmp_path / "out", "--max-steps", 1, "--config", tmp_path / "run.toml")
+    del arguments[arguments.index("--precision"):arguments.index("--precision") + 2]
+    trained([*arguments, *given.split()])
+    assert json.loads((tmp_path / "out/run.json").read_text())["settings"]["precision"] == precision
+
+
+@pytest.mark.parametrize("given, message", [
+    ("train --fp16 --bf16", "--fp16 and --bf16 both set --precision; leave one of them out"),
+    ("train --precision fp32 --fp16", "--precision and --fp16 both set --precision; leave one of them out"),
+    ("train --save_strategy no --save_steps 500", "--save-strategy and --save-steps both set --save-every; leave one of them out"),
+    ("train --eval_strategy best", "'best' is no strategy of mezzo; leave it out: mezzo always keeps the best model"),
+    ("train --config a --config b", "--config is given twice; leave one of them out"),
+    ("predict --text a --text b", "--text is given twice; pass one text, or several as lines of stdin"),
+    ("predict --text a --text-pair b --text-pair c", "--text-pair is given twice; pass one text, or several as lines of stdin"),
+    ("predict --model x --data -", "--data -: leave it out: stdin is read without --data; a file of that name is ./-"),
+    ("tokenize --model x --data -", "--data -: leave it out: stdin is read without --data; a file of that name is ./-"),
+])
+def test_one_thing_is_not_said_twice(given, message):
+    done = run(given.split())
+    assert done.returncode == 2 and done.stderr == f"mezzo {given.split()[0]}: {message}\n"
+
+
+def test_a_command_of_transformers_trains_with_notes_about_what_changes_nothing(data, tmp_path):
+    arguments = flags(data, tmp_path / "out")
+    for flag in "--eval-every", "--save-every":
+        del arguments[arguments.index(flag):arguments.index(flag) + 2]
+    given = "--eval_strategy epoch --save_strategy no --report_to none --logging_steps 2 --logging_dir logs --gradient_checkpointing false"
+    done = trained([*arguments, *given.split()])
+    settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
+    assert (settings["eval-every"], settings["save-every"], settings["gradient-checkpointing"]) == (str(STEPS), "0", "false"), "steps of an epoch"
+    notes = [line for line in done.stderr.splitlines() if "ignored" in line]
+    assert notes == ["mezzo train: --report-to none is ignored: TensorBoard files are in OUTPUT/tensorboard",
+                     "mezzo train: --logging-steps 2 is ignored: metrics.jsonl has every step",
+                     "mezzo train: --logging-dir logs is ignored: TensorBoard files are in OUTPUT/tensorboard"]
+    again = trained([*arguments, "--overwrite", *"--eval_strategy steps --eval_steps 3 --save_strategy epoch".split()])
+    settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
+    assert (settings["eval-every"], settings["save-every"]) == ("3", str(STEPS))
+    assert "mezzo train: --eval-strategy steps is ignored: --eval-every says how often\n" in again.stderr
+
+
+def test_a_folder_with_a_space_is_quoted_in_the_next_command(data, tmp_path):
+    done = trained(flags(data, tmp_path / "out dir", "--max-steps", 1))
+    assert f"next: mezzo predict --model '{tmp_path}/out dir' --text '…', or mezzo serve --model '{tmp_path}/out dir'\n" in done.stdout
 
 
 def test_a_switch_that_is_off_wins_over_a_run_json(data, tmp_path):
@@ -264,6 +321,14 @@ def test_no_mixed_precision_is_fp32(data, tmp_path):
     ("lora_target_modules = [1, true]\n", "1: 'lora_target_modules' must be a string or a number"),
     ("seed = [1]\n", "1: 'seed' must be a string or a number"),
     ("bf16 = 1\n", "1: 'bf16' must be true or false"),
+    ("keep = 1\nmetric = macro_f1\n", '2: the value of metric cannot be read; put text in quotes: metric = "macro_f1"'),
+    ("train-dir = nonexistent  # later\n", '1: the value of train-dir cannot be read; put text in quotes: train-dir = "nonexistent"'),
+    ("gradient-checkpointing = True\n", "1: the value of gradient-checkpointing cannot be read; write true in lower case: gradient-checkpointing = true"),
+    ("calibrate = true\ncalibrate = true\n", "2: Error while parsing key-value pair: cannot redefine existing boolean 'calibrate'"),
+    ("bf16 = False", "1: the value of bf16 cannot be read; write false in lower case: bf16 = false"),
+    ('config = "t1.toml"\n', "1: 'config' is no setting of mezzo train; leave it out"),
+    ("help = true\n", "1: 'help' is no setting of mezzo train; leave it out"),
+    ("--epochs = 2\n", "1: '--epochs' is no setting of mezzo train; write epochs, without dashes"),
 ])
 def test_a_setting_is_named_by_file_and_line(text, message, data, tmp_path):
     (tmp_path / "run.toml").write_text(text)

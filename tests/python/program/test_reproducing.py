@@ -82,8 +82,10 @@ def test_its_own_folder_is_not_replaced(first):
     ("[]", "run.json"),
     ("{}", "is no run.json that mezzo train wrote"),
     ('{"environment": {"mezzo": "1"}}', "is no run.json that mezzo train wrote"),
-    ('{"environment": {"mezzo": "1"}, "settings": {"seed": 1}}', "is no run.json that mezzo train wrote"),
-    ('{"environment": {"mezzo": "1"}, "settings": {"train": [1]}}', "is no run.json that mezzo train wrote"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"train": [1]}}', "run.json: 'train' must be a string, a number, true, false, or an array of strings"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"seed": null}}', "run.json: 'seed' must be a string, a number, true, false, or an array of strings"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"seed": ["1", "2"]}}', "run.json: 'seed' must be a string or a number"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"sead": 1}}', "run.json: 'sead' is no setting of mezzo train. Did you mean 'seed'?"),
     ('{"environment": {"mezzo": "1"}, "settings": {"sead": "1"}}', "run.json: 'sead' is no setting of mezzo train. Did you mean 'seed'?"),
     ('{"environment": {"mezzo": "1"}, "settings": {"seed": "-1"}}', "run.json: 'seed' is '-1', it must be"),
     ('{"environment": {"mezzo": "1"}, "settings": {"calibrate": "yes"}}', "run.json: 'calibrate' must be true or false"),
@@ -95,6 +97,16 @@ def test_a_file_that_is_none(text, message, tmp_path):
     done = again(tmp_path / "run.json", "--output", tmp_path / "out")
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_json_may_be_edited_with_numbers_and_booleans(first, tmp_path):
+    told = json.loads((first / "run.json").read_text())
+    told["settings"] |= {"calibrate": True, "stratify": False, "seed": 9, "learning-rate": 0.01}
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    done = again(tmp_path / "run.json", "--output", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    settings = json.loads((tmp_path / "again/run.json").read_text())["settings"]
+    assert [settings[name] for name in ("calibrate", "stratify", "seed", "learning-rate")] == ["true", "false", "9", "0.01"]
 
 
 def test_a_json_file_of_something_else(tmp_path):
