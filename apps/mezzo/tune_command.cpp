@@ -115,7 +115,7 @@ SearchedSetting searched(const std::string& key,
   }
   for (const toml::node& element : *array) {
     const auto arguments = to_arguments(key, element, train, where);
-    if (arguments.size() != 1 || arguments.front().find('=') == std::string::npos) {
+    if (arguments.size() != 1 || !arguments.front().starts_with("--" + name + "=")) {
       throw UsageError(fmt::format("{}: '{}' cannot be searched: it is a switch, or takes several", where, key));
     }
     setting.values.push_back(arguments.front().substr(arguments.front().find('=') + 1));
@@ -208,7 +208,8 @@ void print_data_warnings(const Arguments& arguments) {
 void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
   std::string out;
   if (std::ssize(trials) < options.trials) {
-    out += fmt::format("{} trials: there are no more that differ\n", trials.size());
+    out += fmt::format("{}: there are no more that differ\n",
+                       trials.size() == 1 ? "1 trial" : fmt::format("{} trials", trials.size()));
     options.trials = std::ssize(trials);
   }
   const auto rungs = text::search_rungs(options);
@@ -228,8 +229,22 @@ void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
   text::write_stdout(out + fmt::format("together the steps of {:.1f} whole runs\n", runs));
 }
 
+void check_ranges(const SearchOptions& options) {
+  const auto check = [](const char* flag, auto value, auto least, auto most) {
+    if (!(value >= least && value <= most)) {  // NaN
+      throw UsageError(fmt::format("{} is {}, expected {} to {}", flag, value, least, most));
+    }
+  };
+  check("--trials", options.trials, 1, 10'000);
+  check("--parallel", options.parallel, 0, 1000);
+  check("--halving", options.halving, 1, 1000);
+  check("--least-share", options.least_share, 0.001, 1.0);
+  check("--keep", options.keep, 1, 10'000);
+}
+
 int run_tune(TuneFlags flags, const CLI::App& app) {
   SearchOptions& options = flags.options;
+  check_ranges(options);
   if (std::getenv("WORLD_SIZE") != nullptr) {
     throw UsageError("a search starts its trials itself; run it without mezzo launch and torchrun (WORLD_SIZE is set)");
   }
@@ -272,9 +287,6 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
       throw UsageError("a search compares trials on dev: set dev or dev-ratio in [train]");
     }
   }
-  if (!std::isfinite(options.least_share)) {
-    throw UsageError("--least-share must be a number from 0.001 to 1");
-  }
   if (flags.is_dry) {
     print_data_warnings(arguments_of(trials.front(), options.output / "trials"));
     show_trials(options, trials);
@@ -294,11 +306,11 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
     settings += fmt::format(" --{} {}", name, value);
   }
   const double score = best.scores.back().value;
-  text::write_stdout(fmt::format("best: trial {}, {} {}:{}\nmodel: {}\nreport: {}\nnext: mezzo eval --model {} …\n",
-                                 best.number, result.metric, std::isnan(score) ? "NaN" : fmt::format("{:.4f}", score),
-                                 settings, (options.output / "trials" / std::to_string(best.number)).string(),
-                                 (options.output / "report.html").string(),
-                                 (options.output / "trials" / std::to_string(best.number)).string()));
+  text::write_stdout(fmt::format(
+      "best: trial {}, {} {}:{}\nmodel: {}\nreport: {}\nnext: mezzo eval --model {} …\n", best.number, result.metric,
+      std::isnan(score) ? "NaN" : fmt::format("{:.4f}", score), settings,
+      (options.output / "trials" / std::to_string(best.number)).string(), (options.output / "report.html").string(),
+      text::shell_quoted((options.output / "trials" / std::to_string(best.number)).string())));
   return 0;
 }
 
@@ -315,20 +327,15 @@ Run add_tune(CLI::App& app) {
   app.add_option("--output", options.output, "folder of the search; a search that is there goes on")
       ->required()
       ->type_name("DIR");
-  app.add_option("--trials", options.trials, "number of trials")->check(CLI::Range(1, 10'000))->capture_default_str();
+  app.add_option("--trials", options.trials, "number of trials")->capture_default_str();
   app.add_option("--parallel", options.parallel, "trials at the same time; 0: one for four cores, or one on a GPU")
-      ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--halving", options.halving, "reduction factor of successive halving; 1: no trial ends early")
-      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--least-share", options.least_share, "least share of its steps that each trial is trained")
-      ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "seed of the draw of settings")->capture_default_str();
-  app.add_option("--keep", options.keep, "number of models to keep, the best first")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
+  app.add_option("--keep", options.keep, "number of models to keep, the best first")->capture_default_str();
   app.add_flag("--dry-run", flags->is_dry, "show the trials, and train nothing");
   app.footer(
       "Examples:\n"

@@ -2,8 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 
 namespace mezzo::text {
@@ -28,6 +31,14 @@ void flush_stdout() {
   if (std::fflush(stdout) != 0) {
     fail_to_write(errno);
   }
+}
+
+std::string shell_quoted(const std::string& argument) {
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./=:,@%+-", c) != nullptr; };
+  if (!argument.empty() && std::ranges::all_of(argument, is_plain)) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
 }
 
 }  // namespace mezzo::text

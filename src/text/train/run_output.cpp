@@ -316,8 +316,8 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
       "{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n"
       "next: mezzo predict --model {} --text '…', or mezzo serve --model {}\n",
       duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,
-      static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string(), config_.output.string(),
-      config_.output.string());
+      static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string(),
+      shell_quoted(config_.output.string()), shell_quoted(config_.output.string()));
 }
 
 void RunOutput::print_summary() const {

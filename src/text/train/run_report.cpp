@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -15,6 +13,7 @@
 
 #include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/safetensors.h"
+#include "mezzo/text/io/standard_output.h"
 #include "text/io/printable.h"
 #include "text/io/words.h"
 #include "text/train/run_identity.h"
@@ -49,15 +48,6 @@ std::string title_of(const TrainConfig& config) {
          (config.train.size() > 1 ? fmt::format(" and {}", counted(std::ssize(config.train) - 1, "more file")) : "");
 }
 
-/// As a shell reads it.
-std::string quoted(const std::string& argument) {
-  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./=:,@%+-", c) != nullptr; };
-  if (!argument.empty() && std::ranges::all_of(argument, is_plain)) return argument;
-  std::string text = "'";
-  for (const char c : argument) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
 /// The command of the run, without --resume.
 std::string command_line(const TrainConfig& config, const ReportInput& input) {
   std::string command = "mezzo train";
@@ -69,9 +59,9 @@ std::string command_line(const TrainConfig& config, const ReportInput& input) {
                         : name == "dev"  ? &config.dev
                         : name == "test" ? &config.test
                                          : nullptr;
-    if (files == nullptr && value != "true") command += " " + quoted(value);
+    if (files == nullptr && value != "true") command += " " + shell_quoted(value);
     for (const fs::path& file : files != nullptr ? *files : std::vector<fs::path>()) {
-      command += " " + quoted(file.string());
+      command += " " + shell_quoted(file.string());
     }
   }
   return command;
@@ -85,11 +75,11 @@ ReportInput::Pairs model_commands(const std::string& folder, bool labels_words, 
       "print(model({}))",
       labels_words ? "token" : "text", nlohmann::json(folder).dump(),
       labels_words ? "aggregation_strategy=\"simple\"" : "top_k=None", text);
-  return {{"Label a text", fmt::format("mezzo predict --model {} --text 'it rains'{}", quoted(folder),
+  return {{"Label a text", fmt::format("mezzo predict --model {} --text 'it rains'{}", shell_quoted(folder),
                                        reads_pairs ? " --text-pair 'take a coat'" : "")},
-          {"Label a file", fmt::format("mezzo predict --model {} --data texts.csv --output labels.{}", quoted(folder),
-                                       labels_words ? "jsonl" : "csv")},
-          {"Serve the model", fmt::format("mezzo serve --model {}", quoted(folder))},
+          {"Label a file", fmt::format("mezzo predict --model {} --data texts.csv --output labels.{}",
+                                       shell_quoted(folder), labels_words ? "jsonl" : "csv")},
+          {"Serve the model", fmt::format("mezzo serve --model {}", shell_quoted(folder))},
           {"Python, with transformers", pipe}};
 }
 
@@ -158,10 +148,11 @@ ReportInput report_input(const TrainConfig& config,
     const auto chosen = std::ranges::find(input.settings, name, &std::pair<std::string, std::string>::first);
     if (setup.automatic.contains(name)) value = chosen->second;
   }
-  input.commands = {{"Command line", command_line(config, input)},
-                    {"Train this model again",
-                     fmt::format("mezzo train --config {} --output {}", quoted((config.output / "run.json").string()),
-                                 quoted(without_slash(config.output).string() + "-again"))}};
+  input.commands = {
+      {"Command line", command_line(config, input)},
+      {"Train this model again",
+       fmt::format("mezzo train --config {} --output {}", shell_quoted((config.output / "run.json").string()),
+                   shell_quoted(without_slash(config.output).string() + "-again"))}};
   input.labels_words = setup.model->head().rows == RowsPer::kToken;
   if (fs::exists(config.output / kWeightsFile)) {
     std::ranges::move(model_commands(config.output.string(), input.labels_words, setup.reads_pairs),

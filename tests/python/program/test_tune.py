@@ -236,6 +236,10 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(data, tmp_path, found):
     (dict(folds=3), "'folds' cannot be set for a search"),
     (dict(dev=None, dev_ratio=0), "a search compares trials on dev"),
     (dict(more=["trails = 3"]), "search.toml:1: 'trails' is no setting of mezzo tune. Did you mean 'trials'?"),
+    (dict(more=["epochs = 3"]), "search.toml:1: 'epochs' is no setting of mezzo tune; put it into [train]"),
+    (dict(more=["keep = 0"]), "search.toml:1: --keep is 0, expected 1 to 10000"),
+    (dict(more=["parallel = 1001"]), "search.toml:1: --parallel is 1001, expected 0 to 1000"),
+    (dict(precision=None, search=["bf16 = [true, false]"]), "search.toml:13: 'bf16' cannot be searched"),
     (dict(more=["[serch]"]), "[serch] is no table of a search; there are [train] and [search]"),
 ])
 def test_wrong_searches_are_refused_before_anything_is_made(data, tmp_path, change, message):

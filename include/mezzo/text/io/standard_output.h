@@ -3,6 +3,7 @@
 #include "mezzo/cpp20.h"
 
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 /// stdout, of which nothing is lost in silence: all that mezzo prints there goes through these.
@@ -22,5 +23,8 @@ void write_stdout(std::string_view text);
 /// Writes what is still in the buffer; a program that ends without it loses
 /// that. Throws as write_stdout.
 void flush_stdout();
+
+/// `argument` as a shell reads it, for commands that are printed: 'out dir' in quotes, plain names as they are.
+std::string shell_quoted(const std::string& argument);
 
 }  // namespace mezzo::text
