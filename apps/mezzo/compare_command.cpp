@@ -149,6 +149,9 @@ int run_compare(const CompareFlags& flags) {
         fmt::format("--output {} is a file of a run, or of --data: the page would replace it; pass another",
                     flags.output.string()));
   }
+  if (!flags.output.empty() && flags.output.extension() != ".html") {
+    throw UsageError(fmt::format("--output is '{}', expected a name that ends in .html", flags.output.string()));
+  }
   std::optional<text::AtomicFile> file;
   if (!flags.output.empty()) file.emplace(flags.output);
   const auto tested = flags.data.empty() ? std::nullopt : std::optional(test(flags));
@@ -170,7 +173,7 @@ Run add_compare(CLI::App& app) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_columns(app, flags->columns, /*has_labels=*/true);
-  app.add_option("--output", flags->output, "file for an HTML page of the comparison")->type_name("FILE");
+  app.add_option("--output", flags->output, "file for an HTML page of the comparison: .html")->type_name("FILE");
   app.add_flag("--json", flags->json, "print a JSON object");
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
   for (const char* name : {"--precision", "--device", "--max-length", "--threads"}) {

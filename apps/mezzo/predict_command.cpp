@@ -165,6 +165,7 @@ Run add_predict(CLI::App& app) {
       TORCH_CHECK_VALUE(min_score >= 0 && min_score <= 1, "--min-score is ", min_score,
                         ", expected a number from 0 to 1");
     });
+    check_is_not_dash(flags->data);
     constexpr std::array kEndings = {"", ".jsonl", ".json", ".txt", ".csv"};
     if (std::ranges::find(kEndings, ending_of(flags->output)) == kEndings.end()) {
       throw UsageError(

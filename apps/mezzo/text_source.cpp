@@ -75,6 +75,12 @@ void LineReader::read_more() {
   at_end_ = count == 0;
 }
 
+void check_is_not_dash(const std::vector<std::filesystem::path>& files) {
+  if (std::ranges::find(files, "-") != files.end()) {
+    throw UsageError("--data -: leave it out: stdin is read without --data; a file of that name is ./-");
+  }
+}
+
 void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of) {
   if (count > 0) {
     std::fputs(fmt::format("{}: bytes that are not UTF-8 became U+FFFD in {} of {} rows\n", where, count, of).c_str(),

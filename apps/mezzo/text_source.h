@@ -40,6 +40,9 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
 /// @throws UsageError  for flags about data files, if --data is missing
 void check_has_data(const CLI::App& app);
 
+/// @throws UsageError  for "-", which means stdin elsewhere
+void check_is_not_dash(const std::vector<std::filesystem::path>& files);
+
 /// Prints to stderr how many rows had bytes that are not UTF-8, if any.
 void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of);
 /// Prints to stderr how the files were read: LabeledRows::notes.

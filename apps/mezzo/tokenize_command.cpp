@@ -52,6 +52,7 @@ int run_tokenize(const TokenizeFlags& flags) {
   if (flags.max_length != 0 && flags.max_length < 2) {
     throw UsageError(fmt::format("--max-length is {}, expected at least 2, or 0 for no limit", flags.max_length));
   }
+  check_is_not_dash(flags.data);
   const auto tokenizer = flags.model.empty()
                              ? text::Tokenizer::from_vocab(flags.vocab)
                              : text::Tokenizer::from_pretrained(find_model(flags.model, text::ModelFiles::kTokenizer));

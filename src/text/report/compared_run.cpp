@@ -1,11 +1,15 @@
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <map>
 
 #include "mezzo/text/report/comparison.h"
+#include "system/unique_fd.h"
 #include "text/io/json.h"
 #include "text/io/printable.h"
 #include "text/io/read_error.h"
@@ -35,6 +39,16 @@ std::map<std::string, double> metrics_of(const EvalRecord& evaluation) {
   std::map<std::string, double> values{{evaluation.split + " loss", evaluation.loss}};
   for (const auto& [name, value] : evaluation.metrics) values[evaluation.split + " " + title_of(name)] = value;
   return values;
+}
+
+/// The status of a run whose process is gone, but wrote no end.
+constexpr const char* kBrokenOff = "broken off";
+
+/// False if no process holds the lock that a run has on its folder.
+bool may_be_running(const fs::path& folder) {
+  const UniqueFd lock(::open((folder / ".run.lock").c_str(), O_RDONLY | O_CLOEXEC));
+  if (lock.get() < 0) return errno != ENOENT;
+  return ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0;
 }
 
 /// Nothing is read that would wait, or never end.
@@ -76,6 +90,7 @@ ComparedRun read_run(const fs::path& folder) {
   TORCH_CHECK_VALUE(settings.is_object() && status.is_string() && (best.is_null() || best.is_number_integer()),
                     (folder / "run.json").string(), ": does not tell settings, status and best_step of a run.");
   run.status = status.get<std::string>();
+  if (run.status == "running" && !may_be_running(folder)) run.status = kBrokenOff;
   for (const auto& [name, value] : settings.items()) run.settings.emplace_back(name, text_of(value));
   if (const nlohmann::json environment = member("environment"); environment.is_object()) {
     for (const auto& [name, value] : environment.items()) run.environment.emplace_back(name, text_of(value));
@@ -211,6 +226,10 @@ std::string comparison_text(std::span<const ComparedRun> runs, const std::option
   }
   std::string of_outcomes = table(runs, "outcomes", outcomes(runs));
   of_outcomes.pop_back();  // the empty line
+  for (const ComparedRun& run : runs) {
+    if (run.status != kBrokenOff) continue;
+    of_outcomes += printable(run.name) + " ended without a word; the same command with --resume auto goes on\n";
+  }
   return text + of_outcomes;
 }
 

@@ -1,4 +1,5 @@
 """mezzo compare: two runs side by side, against scikit-learn and scipy."""
+import fcntl
 import html.parser
 import json
 import os
@@ -199,6 +200,22 @@ def test_a_run_that_was_not_finished_is_compared_too(folder, tmp_path):
     assert done.returncode == 0 and any(line.split() == ["run", "finished", "stopped"] for line in done.stdout.splitlines())
 
 
+def test_a_run_that_was_killed_is_not_called_running(folder, tmp_path):
+    shutil.copytree(folder / "b", tmp_path / "c")
+    told = json.loads((tmp_path / "c/run.json").read_text())
+    (tmp_path / "c/run.json").write_text(json.dumps(told | dict(status="running")))
+    gone = f"{tmp_path}/c ended without a word; the same command with --resume auto goes on"
+    for leaves_lock in False, True:
+        if leaves_lock:
+            (tmp_path / "c/.run.lock").touch()
+        lines = compare(folder / "a", tmp_path / "c").stdout.splitlines()
+        assert lines[-1] == gone and any(line.split() == ["run", "finished", "broken", "off"] for line in lines)
+    with open(tmp_path / "c/.run.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lines = compare(folder / "a", tmp_path / "c").stdout.splitlines()
+        assert gone not in lines and any(line.split() == ["run", "finished", "running"] for line in lines)
+
+
 def one_line(done, status):
     assert done.returncode == status and done.stdout == "" and done.stderr.count("\n") == 1, done
     return done.stderr
@@ -209,6 +226,10 @@ def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
         before = output.read_bytes()
         done = compare(folder / "a", folder / "b", "--data", folder / "test.jsonl", "--output", output)
         assert "is a file of a run, or of --data: the page would replace it" in one_line(done, 2) and output.read_bytes() == before
+    (tmp_path / "precious.csv").write_text("text,label\n")
+    done = compare(folder / "a", folder / "b", "--output", tmp_path / "precious.csv")
+    assert f"--output is '{tmp_path}/precious.csv', expected a name that ends in .html" in one_line(done, 2)
+    assert (tmp_path / "precious.csv").read_text() == "text,label\n"
     assert "--device is about --data, which is missing" in one_line(compare(folder / "a", folder / "b", "--device", "cpu"), 2)
     assert compare("--data", folder / "test.jsonl", folder / "a", folder / "b").returncode == 0, "a file for each --data"
     twice = [PROGRAM, "compare", folder / "a", folder / "b", "--data", folder / "test.jsonl", "--data", folder / "few.jsonl"]

@@ -20,8 +20,9 @@ namespace mezzo::text {
 
 /// A run of `mezzo train`, as its folder tells of it.
 struct ComparedRun {
-  std::string name;    ///< the folder, as it was given
-  std::string status;  ///< as run.json has it: "finished", "stopped", "failed", "running"
+  std::string name;  ///< the folder, as it was given
+  std::string
+      status;  ///< as run.json has it: "finished", "stopped", "failed", "running"; "broken off": its process is gone
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::pair<std::string, std::string>> environment;  ///< versions and machine
   std::optional<int64_t> best_step;
