@@ -534,10 +534,10 @@ def test_a_regular_expression_that_takes_for_ever_is_an_error_in_one_line(regex,
     tokenizer = copy_of(byte_level)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(regex), "isolated")
     ours = loaded(tmp_path, tokenizer)
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex: the regular expression takes too many steps for a text of \d+ bytes"):
         ours.encode("a" * 3000 + "x" * 3000 + "!")
-    assert time.monotonic() - start < 10
+    assert time.thread_time() - start < 10
     assert ours.encode("a")
 
 
@@ -547,10 +547,10 @@ def test_a_regular_expression_takes_linear_time_in_all_or_is_an_error(regex, byt
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(regex), "isolated")
     ours = loaded(tmp_path, tokenizer)
     assert ours.encode("some words! and more " * 30_000)
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex: the regular expression takes too much time for a text of 400000 bytes"):
         ours.encode("a" * 400_000)
-    assert time.monotonic() - start < 20
+    assert time.thread_time() - start < 20
 
 
 def test_added_tokens_with_random_flags(byte_level, tmp_path):
