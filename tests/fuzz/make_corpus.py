@@ -140,7 +140,7 @@ def main():
                         "scaler": {"scale": 65536.0, "growth_tracker": 3.0}, "schedule": {},
                         "identity": {"flags": {"seed": "1"}, "model": {"model_type": "bert"}, "data": {"labels": "2"}}})
     put("state", "whole", state)
-    put("manifest", "whole", json.dumps({"format": 5, "environment": {"LibTorch": "2.13.0"}, "files": {
+    put("manifest", "whole", json.dumps({"format": 6, "environment": {"LibTorch": "2.13.0"}, "files": {
         name: {"bytes": len(contents), "hash": hash_of(contents)} for name, contents in
         {"state.json": STATE.encode(), "weights.safetensors": tensors, "optimizer.safetensors": tensors}.items()}}))
     put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "best_step": None,
