@@ -129,10 +129,6 @@ Utf8Source::Utf8Source(const std::filesystem::path& file, std::string_view encod
   how_ = "detected by its zero bytes";
 }
 
-Utf8Source::~Utf8Source() {
-  if (converter_ != nullptr) ::iconv_close(converter_);
-}
-
 /// Reads until that many bytes are there, or the file ends.
 void Utf8Source::fill(size_t at_least) {
   raw_.erase(0, std::exchange(begin_, 0));
@@ -165,7 +161,7 @@ void Utf8Source::use(std::string_view encoding) {
     TORCH_CHECK_VALUE(false, file_, ": iconv does not know the encoding '", encoding, "'.",
                       meant.empty() ? " `iconv -l` lists all." : meant);
   }
-  converter_ = converter;
+  converter_.reset(converter);
   unit_ = encoding_.starts_with("UTF-16") ? 2 : encoding_.starts_with("UTF-32") ? 4 : 1;
 }
 
@@ -249,12 +245,12 @@ void Utf8Source::convert(std::span<char>& out) {
     char* in = const_cast<char*>(rest().data());  // which iconv only reads
     size_t in_left = rest().size(), out_left = out.size();
     char* to = out.data();
-    const size_t result = ::iconv(converter_, &in, &in_left, &to, &out_left);
+    const size_t result = ::iconv(converter_.get(), &in, &in_left, &to, &out_left);
     const int error = errno;
     take(rest().size() - in_left);
     out = out.last(out_left);
     if (result != static_cast<size_t>(-1)) {
-      if (at_end_) ::iconv(converter_, nullptr, nullptr, &to, &out_left);
+      if (at_end_) ::iconv(converter_.get(), nullptr, nullptr, &to, &out_left);
       out = out.last(out_left);
       return;
     }

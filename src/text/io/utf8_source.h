@@ -25,9 +25,6 @@ class Utf8Source : public ByteSource {
   /// @throws c10::ValueError  naming the file, if it cannot be read, is empty or no text, or if iconv does not know the
   ///   encoding.
   explicit Utf8Source(const std::filesystem::path& file, std::string_view encoding = "auto");
-  ~Utf8Source() override;
-  Utf8Source(const Utf8Source&) = delete;
-  Utf8Source& operator=(const Utf8Source&) = delete;
 
   /// @throws c10::ValueError  if more than one byte in 1,000 is invalid, with the encoding that is likely.
   size_t read(std::span<char> bytes) override;
@@ -36,6 +33,10 @@ class Utf8Source : public ByteSource {
   std::vector<std::string> notes() const;
 
  private:
+  struct CloseConverter {
+    void operator()(iconv_t converter) const { ::iconv_close(converter); }
+  };
+
   std::string_view rest() const { return std::string_view(raw_).substr(begin_); }
   void take(size_t count) { begin_ += count; }
   void fill(size_t at_least);
@@ -58,10 +59,10 @@ class Utf8Source : public ByteSource {
   std::string encoding_ = "UTF-8";
   std::string how_;  // it was detected; empty if it was given or needs no word
   bool is_decided_ = false;
-  iconv_t converter_ = nullptr;  // none for UTF-8
-  size_t unit_ = 1;              // bytes
-  size_t invalid_ = 0;           // bytes
-  std::string likely_;           // another encoding, if there are invalid bytes
+  std::unique_ptr<void, CloseConverter> converter_;  // none for UTF-8
+  size_t unit_ = 1;                                  // bytes
+  size_t invalid_ = 0;                               // bytes
+  std::string likely_;                               // another encoding, if there are invalid bytes
 };
 
 }  // namespace mezzo::text
