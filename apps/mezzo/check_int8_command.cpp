@@ -87,9 +87,6 @@ int run_check_int8(const CheckInt8Flags& flags) {
   model.precision = "int8";
   ModelSession session(model, nullptr);
   const auto texts = read_labelled_texts(flags.data, flags.columns, session.task(), /*warns=*/true);
-  if (const auto note = text::note_of_positions(texts.rows, session.task().label_names()); !note.empty()) {
-    std::fputs(("warning: " + note + "\n").c_str(), stderr);
-  }
   const Answers in_int8 = answers_of(session, texts);
   session.report_cut_texts();
   model.precision = "fp32";

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -71,9 +70,6 @@ TestedRuns test(const CompareFlags& flags) {
     ModelSession session(model, /*group=*/nullptr);
     precision = session.classifier().precision_name();
     const auto texts = read_labelled_texts(flags.data, flags.columns, *task, /*warns=*/outputs.empty());
-    if (const auto note = text::note_of_positions(texts.rows, task->label_names()); !note.empty() && outputs.empty()) {
-      std::fputs(("warning: " + note + "\n").c_str(), stderr);
-    }
     auto result = evaluate(session, texts).result;
     session.report_cut_texts();
     const auto [of_rows, of_targets] = task->head().rows == text::RowsPer::kToken

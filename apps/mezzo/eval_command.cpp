@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -27,9 +26,6 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
   const text::Task& task = session.task();
   const auto texts = read_labelled_texts(flags.data, flags.columns, task, is_main(group));
-  if (const auto note = text::note_of_positions(texts.rows, task.label_names()); !note.empty() && is_main(group)) {
-    std::fputs(("warning: " + note + "\n").c_str(), stderr);
-  }
   const text::Evaluation evaluation = evaluate(session, texts).evaluation;
   session.report_cut_texts();
   if (!is_main(group)) {

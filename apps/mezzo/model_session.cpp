@@ -115,6 +115,9 @@ LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data
       data, text::LoadRowsOptions().label_kind(kind).columns(columns).on_other_task("a model trained with --task"));
   if (warns) {
     print_notes(rows);
+    if (const auto note = text::note_of_positions(rows, task.label_names()); !note.empty()) {
+      std::fputs(("warning: " + note + "\n").c_str(), stderr);
+    }
   }
   auto targets = task.targets(rows);
   return {std::move(rows), std::move(targets)};

@@ -78,7 +78,7 @@ struct LabelledTexts {
   at::Tensor targets;
 };
 
-/// @param warns  whether it says on stderr what was replaced in them
+/// @param warns  whether it says on stderr what was replaced in them, and which labels its numbers mean
 LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data,
                                   const text::ColumnNames& columns,
                                   const text::Task& task,

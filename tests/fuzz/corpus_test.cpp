@@ -34,6 +34,13 @@ void release(void* memory) {
 
 void* operator new(size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
 void* operator new[](size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void* operator new(size_t size, std::align_val_t alignment) {
   return counted(std::aligned_alloc(static_cast<size_t>(alignment), (size + static_cast<size_t>(alignment) - 1) &
                                                                         ~(static_cast<size_t>(alignment) - 1)));
