@@ -171,7 +171,45 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          MEZZO_CASE("Lamb", 2, lamb, kLamb)),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-TEST(CudaGradientSummaryTest, EqualsTheCpuUpToTheOrderOfDoubles) {
+TEST(CudaLambTest, ChangesParametersOfAnyMagnitudeAsTheCpuDoes) {
+  for (const double magnitude : {1e30, 1e-8, 1e-30}) {
+    const auto a = some_updates(2, false, std::nullopt);
+    for (const ParameterUpdate& update : a) {
+      update.param.mul_(update.param.scalar_type() == at::kHalf ? 1 : magnitude);
+    }
+    const auto b = copy_of(a);
+    MEZZO_CUDA::lamb(a, kLamb, factors(0));
+    cpu::lamb(b, kLamb, factors(0));
+    expect_equal(a, b);
+  }
+}
+
+// The bound of sum_of_squares.h, for tiles of 16 elements.
+constexpr double kSquaresTolerance = 17 * 17 * 0x1p-48;
+
+TEST(CudaGradientSummaryTest, SumsSquaresOfAnyMagnitudeWithinTheirBound) {
+  const auto sum_of = [](const at::Tensor& gradient) {
+    return MEZZO_CUDA::summarize_gradients({gradient}, {}, 1).sum_of_squares.item<double>();
+  };
+  const auto expect_near = [&](const at::Tensor& gradient, const std::string& what) {
+    const double exact = gradient.to(at::kDouble).square().sum().item<double>();
+    EXPECT_GT(exact, 0) << what;
+    EXPECT_NEAR(sum_of(gradient), exact, kSquaresTolerance * exact) << what;
+  };
+  at::manual_seed(11);
+  for (const double magnitude : {1e-44, 1e-38, 1e-30, 1e-8, 1e-8 * 65536, 1.0, 1e19, 1e30, 3e37}) {
+    for (const int64_t size : {1, 63, 8192, 8193, 50001}) {
+      expect_near((at::rand({size}) * 4 + 1).mul_(magnitude), std::to_string(magnitude));
+    }
+  }
+  expect_near(at::full({50001}, 3.4e38F), "the largest");
+  // Numbers of every magnitude in one tile.
+  expect_near(at::pow(10.0F, at::rand({50001}) * 76 - 38).to(at::kFloat), "mixed");
+  // Equal numbers round in the same direction, which plain float32 sums add up.
+  expect_near(at::full({50001}, 0.1F), "equal");
+}
+
+TEST(CudaGradientSummaryTest, EqualsTheCpuUpToTheBoundOfItsSums) {
   std::vector<at::Tensor> gradients;
   for (const ParameterUpdate& update : some_updates(0, false, std::nullopt)) {
     for (int copy = 0; copy < 3; ++copy) {  // enough for two lists
@@ -186,7 +224,7 @@ TEST(CudaGradientSummaryTest, EqualsTheCpuUpToTheOrderOfDoubles) {
     EXPECT_EQ(here.inv_scale.item<float>(), there.inv_scale.item<float>());
     EXPECT_EQ(here.clip.item<float>(), there.clip.item<float>());
     EXPECT_NEAR(here.sum_of_squares.item<double>(), there.sum_of_squares.item<double>(),
-                1e-14 * there.sum_of_squares.item<double>());
+                kSquaresTolerance * there.sum_of_squares.item<double>());
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -28,6 +29,14 @@ inline float to_float(BFloat16 x) { return static_cast<float>(x); }
 inline float to_float(Half x) { return static_cast<float>(x); }
 #endif
 MEZZO_DEVICE float to_float(float x) { return x; }
+
+#ifdef __CUDACC__
+MEZZO_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
+MEZZO_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
+#else
+inline uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+inline float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
+#endif
 
 /// `x` as a T, rounded to nearest even.
 template <class T>

@@ -1,6 +1,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/sum_of_squares.h"
 
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
@@ -8,8 +9,8 @@ namespace {
 constexpr int kThreads = 256, kThreadsOfSummary = 1024;
 constexpr int scratch_bytes(int threads) { return threads / kWarp * static_cast<int>(sizeof(double)); }
 
-/// Reads every gradient once. In double, which holds the square of any float32, so only
-/// inf and NaN give inf or NaN.
+/// Reads every gradient once. Sums are doubles, which hold the square of any float32, so only inf and NaN give inf or
+/// NaN.
 struct SumSquares {
   template <class Memory>
   static void uses(Memory& memory, const GradientList& list) {
@@ -22,14 +23,10 @@ struct SumSquares {
   MEZZO_DEVICE static void run(const Block& block, const GradientList& list) {
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());
     const Chunk chunk = chunk_of(block, list.first_block, tensor, list.sizes[tensor]);
-    double sum = 0;
-    for_fours(block, chunk, [&](int64_t first) {
-      const Four four = load_four(list.gradients[tensor], first, chunk.end);
-      for (int i = 0; i < 4; ++i) {
-        sum += static_cast<double>(four.at[i]) * static_cast<double>(four.at[i]);
-      }
-    });
-    sum = block_sum(block, sum, block.shared<double>());
+    double sums[1] = {};
+    add_squares(block, chunk, sums,
+                [&](int64_t first, Four* four) { *four = load_four(list.gradients[tensor], first, chunk.end); });
+    const double sum = block_sum(block, sums[0], block.shared<double>());
     if (block.thread() == 0) {
       list.sums[block.index()] = sum;
     }

@@ -1,9 +1,9 @@
-#include <bit>
 #include <limits>
 
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/sum_of_squares.h"
 #include "kernels/philox.h"
 #include "kernels/random_key.h"
 
@@ -44,22 +44,6 @@ MEZZO_DEVICE double lr_of(const Parameter& p, const DeviceFactors& factors) {
 
 MEZZO_DEVICE bool is_skipped(const DeviceFactors& factors) {
   return factors.found_inf != nullptr && *factors.found_inf != 0;
-}
-
-MEZZO_DEVICE uint32_t bits_of(float x) {
-#ifdef __CUDACC__
-  return __float_as_uint(x);
-#else
-  return std::bit_cast<uint32_t>(x);
-#endif
-}
-
-MEZZO_DEVICE float float_of(uint32_t bits) {
-#ifdef __CUDACC__
-  return __uint_as_float(bits);
-#else
-  return std::bit_cast<float>(bits);
-#endif
 }
 
 /// Rounds four values as reference::round_stochastically does, to numbers that bfloat16 holds.
@@ -229,23 +213,23 @@ struct LambMoments {
     const Parameter& p = list.parameters[tensor];
     const auto constants = shared_constants<LambConstants>(block, [&] { return lamb_constants_of(list, p); });
     const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
-    double of_param = 0, of_direction = 0;
-    for_fours(block, chunk, [&](int64_t first) {
-      const Four param = load_four(p.param, first, chunk.end), gradient = load_four(p.gradient, first, chunk.end);
+    double sums[2] = {};
+    add_squares(block, chunk, sums, [&](int64_t first, Four* squared) {
+      const Four gradient = load_four(p.gradient, first, chunk.end);
       Four mean = load_four<float>(p.slots[0], first, chunk.end),
            square = load_four<float>(p.slots[1], first, chunk.end);
+      squared[0] = load_four(p.param, first, chunk.end);
       for (int i = 0; i < 4; ++i) {
         lamb_moments(gradient.at[i], mean.at[i], square.at[i], constants);
-        const double value = param.at[i], moved = lamb_direction(param.at[i], mean.at[i], square.at[i], constants);
-        of_param += value * value;
-        of_direction += first + i < chunk.end ? moved * moved : 0;  // 0 / 0 where there is no eps
+        const float moved = lamb_direction(squared[0].at[i], mean.at[i], square.at[i], constants);
+        squared[1].at[i] = first + i < chunk.end ? moved : 0;  // 0 / 0 where there is no eps
       }
       store_four<float>(p.slots[0], first, chunk.end, mean);
       store_four<float>(p.slots[1], first, chunk.end, square);
     });
     auto* scratch = block.shared<double>(kConstantsBytes);
-    of_param = block_sum(block, of_param, scratch);
-    of_direction = block_sum(block, of_direction, scratch + kThreads / kWarp);
+    const double of_param = block_sum(block, sums[0], scratch);
+    const double of_direction = block_sum(block, sums[1], scratch + kThreads / kWarp);
     if (block.thread() == 0) {
       list.norms[2 * block.index()] = of_param;
       list.norms[2 * block.index() + 1] = of_direction;
