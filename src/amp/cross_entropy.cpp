@@ -36,7 +36,7 @@ const CrossEntropyKernels* kernels_for(const at::Tensor& logits, const at::Tenso
   const bool fits = logits.dim() == 2 && target.dim() == 1 && target.size(0) == logits.size(0) &&
                     target.scalar_type() == at::kLong && target.device() == logits.device() &&
                     has_kernel(logits.scalar_type());
-  return fits && !PolicyRegion::has_policy(type) && !FiniteTracer::is_active() ? table().of(type) : nullptr;
+  return fits && !PolicyRegion::has_policy(type) && !FiniteTracer::is_active() ? table().of(logits.device()) : nullptr;
 }
 
 /// The gradient in operations that have one themselves.

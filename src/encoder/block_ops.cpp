@@ -19,7 +19,7 @@ PerDevice<const BlockOps*>& table() {
 
 }  // namespace
 
-const BlockOps* block_ops(c10::DeviceType device_type) { return table().of(device_type); }
+const BlockOps* block_ops(c10::Device device) { return table().of(device); }
 
 void set_block_ops(c10::DeviceType device_type, const BlockOps* ops) { table().set(device_type, ops); }
 

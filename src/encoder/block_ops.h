@@ -255,8 +255,8 @@ struct BlockOps {
           what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)         \
               what(first_token_attention) what(first_token_attention_backward)
 
-/// Those for a kind of device; nullptr where the fused blocks cannot run there.
-const BlockOps* block_ops(c10::DeviceType device_type);
+/// Those for a device; nullptr if the fused blocks cannot run there.
+const BlockOps* block_ops(c10::Device device);
 
 /// Gives a kind of device its own, which live as long as the process; nullptr takes them back.
 void set_block_ops(c10::DeviceType device_type, const BlockOps* ops);

@@ -17,7 +17,7 @@ template <bool kByDevice>
 at::Tensor dropout_kernel(
     const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site, const OptionalTensor& step_offset) {
   const auto mask = DropoutSite::of(p, seed, step, site, step_offset, x.device());
-  const BlockOps* ops = kByDevice ? block_ops(x.device().type()) : nullptr;
+  const BlockOps* ops = kByDevice ? block_ops(x.device()) : nullptr;
   return ops != nullptr && has_kernel(x.scalar_type()) ? ops->dropout(x.contiguous(), mask)
                                                        : reference::dropout(x, mask).contiguous();
 }

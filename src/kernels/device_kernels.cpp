@@ -32,7 +32,7 @@ void set_device_kernels(c10::DeviceType device_type, const DeviceKernels* kernel
 }
 
 const DeviceKernels& device_kernels(c10::Device device) {
-  const DeviceKernels* kernels = table().of(device.type());
+  const DeviceKernels* kernels = table().of(device);
   return kernels != nullptr ? *kernels : reference::kDeviceKernels;
 }
 

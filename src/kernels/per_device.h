@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
 
 #include <array>
@@ -7,6 +8,8 @@
 #include <cstddef>
 #include <initializer_list>
 #include <utility>
+
+#include "kernels/kernel_image.h"
 
 namespace mezzo {
 
@@ -21,6 +24,11 @@ class PerDevice {
   }
 
   Pointer of(c10::DeviceType device_type) const { return entries_[static_cast<size_t>(device_type)]; }
+  /// That of the device's type; nullptr if mezzo's kernels cannot run on this device.
+  Pointer of(c10::Device device) const {
+    const Pointer entry = of(device.type());
+    return entry != nullptr && kernels::has_kernel_image(device) ? entry : nullptr;
+  }
   void set(c10::DeviceType device_type, Pointer entry) { entries_[static_cast<size_t>(device_type)] = entry; }
 
  private:

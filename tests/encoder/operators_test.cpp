@@ -537,7 +537,7 @@ TEST_P(OperatorTest, TellsSizesWithoutComputing) {
 TEST(Operators, OfBlocksAreFusedWhereADeviceHasKernelsAndTheirSpecificationIsNot) {
   EXPECT_NE(block_ops(at::kCPU), nullptr);
   for (const at::Device& device : devices()) {
-    const BlockOps* const ops = block_ops(device.type());
+    const BlockOps* const ops = block_ops(device);
     const std::map<std::string, bool> blocks = {
         {"attention_block", ops != nullptr},
         {"first_token_attention_block", ops != nullptr},

@@ -2,15 +2,22 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
 
 #include "cuda/host_block.h"
 #include "encoder/cuda/row_launchers.h"
 #include "encoder/dropout.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/tensors.h"
+#include "kernels/kernel_image.h"
+#include "kernels/optimizer_kernels.h"
 #include "kernels/scaling_kernels.h"
+#include "mezzo/amp/losses.h"
 #include "simulated/device_test.h"
 
 /// What a kernel for GPUs may do wrong on its way to a stream, and with memory: each mistake is
@@ -43,6 +50,39 @@ TEST_F(GpuKernelsTest, AnOperatorsKernelIsTheGpusAndNobodyWaits) {
   EXPECT_EQ(gpu::num_launches(), before + 1);
   EXPECT_THAT(watch.host_syncs(), IsEmpty());
   EXPECT_TRUE(at::equal(there.cpu(), encoder::dropout(at::ones({8}), {0.5, key})));
+}
+
+struct KeptWarnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { kept.push_back(warning.msg()); }
+  std::vector<std::string> kept;
+};
+
+TEST_F(GpuKernelsTest, LibTorchTakesOverOnADeviceThatTheKernelsWereNotCompiledForAndOneWarningSaysSo) {
+  kernels::set_kernel_image_check(kType, [](c10::DeviceIndex index) -> std::string {
+    return index == 0 ? "compute capability 6.1, no kernel image is available" : "";
+  });
+  KeptWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const auto train = [](c10::Device where) {
+    const auto weight = at::ones({8}, where), gradient = at::full({8}, 1e-8 * 65536, where);
+    const auto logits = at::arange(12, at::kFloat).view({4, 3}).to(where), target = at::ones({4}, at::kLong).to(where);
+    const auto dropped = encoder::dropout(weight, {0.5, {5, 6, 7}});
+    const auto summary = kernels::summarize_gradients({gradient}, at::full({}, 65536.0F, where), 1);
+    const auto loss = mezzo::cross_entropy(logits, target);
+    return std::vector{dropped.cpu(), summary.norm.cpu(), loss.cpu()};
+  };
+  const int64_t before = gpu::num_launches();
+  const auto of_libtorch = train(device);
+  EXPECT_EQ(gpu::num_launches(), before);
+  ASSERT_EQ(warnings.kept.size(), 1);
+  EXPECT_THAT(warnings.kept.front(), HasSubstr("mezzo has no kernels for"));
+  EXPECT_THAT(warnings.kept.front(), HasSubstr("compute capability 6.1, no kernel image is available"));
+  const auto of_kernels = train(other_device);  // which has an image
+  EXPECT_GT(gpu::num_launches(), before);
+  for (size_t i = 0; i < of_kernels.size(); ++i) {
+    EXPECT_TRUE(at::allclose(of_libtorch[i], of_kernels[i], 1e-6, 0)) << i;  // sums of float32 in another order
+  }
+  kernels::set_kernel_image_check(kType, nullptr);
 }
 
 TEST_F(GpuKernelsTest, KernelsGoToTheCurrentStream) {

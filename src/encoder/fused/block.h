@@ -31,7 +31,7 @@ struct NoAutocast {
 };
 
 /// What is computed between products where `x` is.
-inline const BlockOps& ops_of(const at::Tensor& x) { return *block_ops(x.device().type()); }
+inline const BlockOps& ops_of(const at::Tensor& x) { return *block_ops(x.device()); }
 
 /// What a matrix product of `x` is computed in: autocast's dtype, or that of `x`.
 inline at::ScalarType compute_dtype(const at::Tensor& x) {

@@ -8,9 +8,8 @@ namespace mezzo::encoder {
 namespace fused {
 bool can_run(const at::Tensor& x) {
   constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
-  const auto type = x.device().type();
-  return block_ops(type) != nullptr && has_kernel(x.scalar_type()) && x.numel() < kMaxElements &&
-         !PolicyRegion::has_policy(type) && !FiniteTracer::is_active();
+  return block_ops(x.device()) != nullptr && has_kernel(x.scalar_type()) && x.numel() < kMaxElements &&
+         !PolicyRegion::has_policy(x.device().type()) && !FiniteTracer::is_active();
 }
 
 bool can_run_pre_norm(const at::Tensor& x) { return can_run(x) && ops_of(x).pre_norm != nullptr; }
@@ -23,7 +22,7 @@ bool can_attend(const at::Tensor& x, int64_t num_heads) {
 
 bool can_attend_unknown(
     const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest, bool is_relative) {
-  const BlockOps* ops = device.is_cpu() ? nullptr : block_ops(device.type());
+  const BlockOps* ops = device.is_cpu() ? nullptr : block_ops(device);
   return ops != nullptr && head_size <= ops->largest_head &&
          (is_relative || !prefers_flash(device, dtype, head_size, longest));
 }

@@ -14,6 +14,8 @@ void check(cudaError_t error) {
   }
 }
 
+__global__ void probe() {}
+
 }  // namespace
 
 DeviceFacts device_facts(int device) {
@@ -22,6 +24,29 @@ DeviceFacts device_facts(int device) {
   int driver = 0;
   check(cudaDriverGetVersion(&driver));
   return {properties.name, properties.major, properties.minor, static_cast<int64_t>(properties.totalGlobalMem), driver};
+}
+
+std::string why_no_image(int device) {
+  int current = 0;
+  check(cudaGetDevice(&current));
+  check(cudaSetDevice(device));
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
+  check(cudaSetDevice(current));
+  switch (error) {
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled: break;
+    default: check(error); return "";
+  }
+  cudaGetLastError();  // or LibTorch's next call would report it
+  const DeviceFacts facts = device_facts(device);
+  return "compute capability " + std::to_string(facts.major) + "." + std::to_string(facts.minor) + ", " +
+         cudaGetErrorString(error);
 }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -109,7 +109,7 @@ std::vector<std::pair<std::string, Dense*>> ModelForTask::layers_weights() {
 std::map<std::string, at::Tensor> ModelForTask::make_half_copies(at::ScalarType dtype) {
   TORCH_CHECK_VALUE(is_half(dtype), "make_half_copies: dtype must be kHalf or kBFloat16, got ", dtype);
   std::map<std::string, at::Tensor> half_copies;
-  if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
+  if (encoder::block_ops(parameters().front().device()) == nullptr) {
     return half_copies;  // only fused blocks read them
   }
   const auto layers = layers_weights();
@@ -127,7 +127,7 @@ std::map<std::string, at::Tensor> ModelForTask::make_half_copies(at::ScalarType 
 }
 
 void ModelForTask::pack_weights(at::ScalarType dtype) {
-  if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
+  if (encoder::block_ops(parameters().front().device()) == nullptr) {
     return;  // only fused blocks read them
   }
   for (const auto& [name, dense] : layers_weights()) {
