@@ -8,7 +8,7 @@ import support
 
 PROGRAMS = support.PROGRAM.parent
 APART = {"autocast_overhead"}  # has a script that runs Python beside it
-QUICK = {"bert_blocks", "finite_tracer", "gpu_estimate", "matrix_products", "optimizer_step", "scaler_overhead"}
+QUICK = {"bert_blocks", "finite_tracer", "matrix_products", "optimizer_step", "scaler_overhead"}
 PEERS = {"optimizer_step": "optimizer_step.py"}  # prints more rows for the table
 
 PAGES = {
@@ -17,22 +17,6 @@ PAGES = {
                     " same dropout masks. Bare products: the block's matrix products alone, repeated on the same memory."),
     "finite_tracer": ("What FiniteTracer costs",
                       "One thread. Forward and backward of eight layers of 512 units, batches of 256, float32."),
-    "gpu_estimate": ("A training step on a GPU: an estimate",
-                     "**Nothing here has run on a GPU.** Training steps (forward, backward, gradients measured and clipped, AdamW with half"
-                     " copies of the weights) are queued on the simulated accelerator of the tests, which counts what each gives the device"
-                     " to do: launches of mezzo's kernels, LibTorch's operators as one launch each, copies from the host; the bytes that"
-                     " they read and write, each once a launch; the FLOP of matrix products and attention. 32 texts of 8 to 32 tokens, 640"
-                     " together; BERT-large, of 30,522 words: 32 texts of 512 tokens.\n\nTimes are what that comes to at the rates that"
-                     " NVIDIA publishes for an H100 SXM, dense: 989 TFLOP/s of bf16 and fp16, 3.35 TB/s."
-                     " A launch takes the longer of its bytes and its FLOP, and 1.5 µs, which is assumed, as is what a host takes"
-                     " to launch one by itself, 5 µs; a step launched so takes the longer of host and device. Left out: that no kernel"
-                     " reaches those rates, small products least of all; operators that are several kernels on a GPU (sort, sums of many"
-                     " rows); latencies of memory and of the host; what else a step may wait for. All of that makes a step longer than it says here,"
-                     " by how much a run on one shows (`h100/gpu.md`: 3.85 ms of BERT-base, bf16); that caches hold much of what short texts read makes it shorter. BERT-large's attention is counted"
-                     " with the bytes of mezzo's kernels and the FLOP of LibTorch's flash attention, which runs there for such texts, in"
-                     " steps that no graph records: their time is that of launches one by one, and a few passes more around it are not counted."
-                     " `bash scripts/bundle.sh DIR`, and in DIR `bash build.sh && bash gpu.sh benchmarks`, measures instead on a GPU machine. The"
-                     " trainer reads back a few numbers more each step, which are not counted."),
     "half_compute": ("Half precision on a CPU without instructions for it",
                      "One thread, milliseconds. With `CpuHalfCompute` half precision takes what float32 takes, conversions aside:"
                      " that is the bound. How much faster than LibTorch that is depends on which of LibTorch's fallbacks an op"

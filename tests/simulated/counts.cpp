@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
-#include <memory>
 #include <utility>
 
 #include "simulated/arguments.h"
@@ -16,7 +15,6 @@ struct Log {
   std::mutex mutex;
   bool is_kept = false;
   std::vector<LaunchCount> launches;
-  std::function<std::string(std::string_view)> group_of;
 };
 
 Log& the_log() {
@@ -25,19 +23,6 @@ Log& the_log() {
 }
 
 std::atomic<bool> kernels_compute = true;
-
-thread_local std::vector<std::string> groups;
-
-/// While an operator of a group is called.
-struct InGroup : at::ObserverContext {
-  explicit InGroup(std::string group) { groups.push_back(std::move(group)); }
-  ~InGroup() override { groups.pop_back(); }
-};
-
-std::unique_ptr<at::ObserverContext> enter_group(const at::RecordFunction& called) {
-  auto group = the_log().group_of(called.name());
-  return group.empty() ? nullptr : std::make_unique<InGroup>(std::move(group));
-}
 
 /// 2 M N K of each matrix of the operator's product; 0 for another operator.
 double flop_of(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
@@ -90,20 +75,14 @@ Traffic traffic_of(const c10::OperatorHandle& op,
   return traffic;
 }
 
-LaunchLog::LaunchLog(std::function<std::string(std::string_view name)> group_of) {
-  {
-    const std::lock_guard lock(the_log().mutex);
-    TORCH_CHECK(!the_log().is_kept, "LaunchLog: there is one already");
-    the_log().is_kept = true;
-    the_log().launches.clear();
-    the_log().group_of = group_of ? std::move(group_of) : [](std::string_view) { return std::string(); };
-  }
-  handle_ = at::addGlobalCallback(
-      at::RecordFunctionCallback(&enter_group).scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+LaunchLog::LaunchLog() {
+  const std::lock_guard lock(the_log().mutex);
+  TORCH_CHECK(!the_log().is_kept, "LaunchLog: there is one already");
+  the_log().is_kept = true;
+  the_log().launches.clear();
 }
 
 LaunchLog::~LaunchLog() {
-  at::removeCallback(handle_);
   const std::lock_guard lock(the_log().mutex);
   the_log().is_kept = false;
 }
@@ -119,8 +98,6 @@ void note_launch(const LaunchCount& launch) {
     the_log().launches.push_back(launch);
   }
 }
-
-std::string current_group() { return groups.empty() ? std::string() : groups.back(); }
 
 void set_computes(bool computes) { kernels_compute = computes; }
 bool computes() { return kernels_compute; }

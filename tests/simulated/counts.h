@@ -3,13 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <ATen/record_function.h>
 
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 /// What a device is given to do: launches, the bytes that they move, and the FLOP of matrix
@@ -37,30 +34,22 @@ struct LaunchCount {
   Kind kind;
   std::string name;
   Traffic traffic;
-  std::string group;
 };
 
 /// While it lives, all that goes to devices is written down, from all threads; one at a time.
 class LaunchLog {
  public:
-  /// @param group_of  the group that an operator, or a node of the graph in backward, is of, by its
-  ///     name: "" for that of whoever calls it. The innermost one counts.
-  explicit LaunchLog(std::function<std::string(std::string_view name)> group_of = {});
+  LaunchLog();
   ~LaunchLog();
   LaunchLog(const LaunchLog&) = delete;
   LaunchLog& operator=(const LaunchLog&) = delete;
 
   /// All since it was made, or since this was called last.
   std::vector<LaunchCount> take();
-
- private:
-  at::CallbackHandle handle_;
 };
 
 /// Called for each launch, when it is queued; of a graph, when it is replayed.
 void note_launch(const LaunchCount& launch);
-/// That of this thread's operators.
-std::string current_group();
 
 /// Whether kernels do their work. If not, they are queued, counted and put in order as ever, which
 /// is fast at any size; all results are nonsense. Initially true.

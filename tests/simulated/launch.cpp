@@ -44,12 +44,12 @@ class OpenBlocks {
 }  // namespace
 
 Launch::Launch(std::string kernel)
-    : count_{LaunchCount::Kind::kAten, std::move(kernel), {}, {}},
+    : count_{LaunchCount::Kind::kAten, std::move(kernel), {}},
       device_(kType, current_device()),
       queue_(Queue::of(current_stream(device_.index()))) {}
 
 Launch::Launch(std::string kernel, Queue& queue)
-    : count_{LaunchCount::Kind::kMezzo, std::move(kernel), {}, {}}, device_(queue.stream().device()), queue_(queue) {
+    : count_{LaunchCount::Kind::kMezzo, std::move(kernel), {}}, device_(queue.stream().device()), queue_(queue) {
   TORCH_CHECK(device_.index() == current_device(), "simulated device: ", count_.name, " was launched on a stream of ",
               device_, " while the current device is ", int{current_device()}, "; a device guard is missing");
 }
@@ -111,7 +111,6 @@ Ticket Kernel::enqueue(Queue& queue) const {
 }
 
 Ticket Launch::run(std::function<void()> body) {
-  count_.group = current_group();
   Kernel kernel{count_.name, std::move(body), {}, {}, count_};
   for (const auto& [key, used] : uses_) {
     kernel.uses.push_back({used.block, used.writes});
