@@ -74,7 +74,7 @@ def main():
             "mezzo fp32": lambda *given: mezzo(*given, "fp32", threads),
             "mezzo bf16": lambda *given: mezzo(*given, "bf16", threads),
             "mezzo int8": lambda *given: mezzo(*given, "int8", threads)}
-    if "avx512_bf16" not in support.cpu_flags():
+    if "avx512_bf16" not in support.processor():
         del ways["mezzo bf16"]
     parts = []
     with tempfile.TemporaryDirectory() as name:

@@ -1,5 +1,4 @@
-"""Bare matrix products: those of a BERT training step, alone, by the LibTorch that mezzo and PyTorch share."""
-import math
+"""The matrix products of a BERT training step: their FLOP, and the rate of the LibTorch that mezzo and PyTorch share."""
 import statistics
 import time
 
@@ -18,64 +17,24 @@ def seconds_of(work, repeats=5):
     return statistics.median(times)
 
 
-class Product:
-    """y = x w^T of `rows` rows, and the two products of its backward, into memory that is there already."""
-
-    def __init__(self, rows, columns_in, columns_out, dtype):
-        self.x, self.w = torch.randn(rows, columns_in).to(dtype), torch.randn(columns_out, columns_in).to(dtype)
-        self.y, self.dx, self.dw = torch.randn(rows, columns_out).to(dtype), torch.empty_like(self.x), torch.empty_like(self.w)
-
-    def forward(self):
-        torch.mm(self.x, self.w.t(), out=self.y)
-
-    def backward(self):
-        torch.mm(self.y, self.w, out=self.dx)
-        torch.mm(self.y.t(), self.x, out=self.dw)
-
-
-def shapes(model, rows, texts, fused):
-    """(rows, columns in, columns out) of the products of forward, in order: `rows` tokens in `texts` texts; in the last layer
-    but one row a text, keys and values included, which are taken on the side of queries and outputs. `fused`: queries, keys
-    and values of another layer are one product."""
-    hidden, inner = model["hidden_size"], model["intermediate_size"]
-    found = []
-    for layer in range(model["num_hidden_layers"]):
-        last = layer + 1 == model["num_hidden_layers"]
-        count = texts if last else rows
-        found += [(count, hidden, 3 * hidden)] if fused and not last else 3 * [(count, hidden, hidden)]
-        found += [(count, hidden, hidden), (count, hidden, inner), (count, inner, hidden)]
-    return [*found, (texts, hidden, hidden)]  # the pooler
-
-
 def flops_of_step(model, rows, texts):
-    return 3 * sum(2 * math.prod(shape) for shape in shapes(model, rows, texts, fused=False))
-
-
-@torch.no_grad()
-def seconds_of_step(model, rows, texts, dtype, repeats=5):
-    """Of all products of a training step; queries, keys and values together or apart, whichever is faster."""
-    found = []
-    for fused in (False, True):
-        products = [Product(*shape, dtype) for shape in shapes(model, rows, texts, fused)]
-
-        def step():
-            for product in products:
-                product.forward()
-            for product in reversed(products):
-                product.backward()
-
-        found.append(seconds_of(step, repeats))
-    return min(found)
+    """Of all products of forward and backward: `rows` tokens in `texts` texts. The last layer counts one row a text, as does the
+    pooler; its keys and values are computed on the side of queries and outputs."""
+    hidden, inner = model["hidden_size"], model["intermediate_size"]
+    a_layer_and_row = 2 * (4 * hidden * hidden + 2 * hidden * inner)
+    return 3 * (a_layer_and_row * (rows * (model["num_hidden_layers"] - 1) + texts) + 2 * hidden * hidden * texts)
 
 
 @torch.no_grad()
 def rate(precision, rows=64, size=768):
-    """Floating-point operations a second, forward and backward."""
-    product = Product(rows, size, size, DTYPES[precision])
+    """Floating-point operations a second of LibTorch's products, in the shapes of forward and backward."""
+    x, w = (torch.randn(count, size).to(DTYPES[precision]) for count in (rows, size))
+    y, dx, dw = torch.randn(rows, size).to(x.dtype), torch.empty_like(x), torch.empty_like(w)
 
     def step():
-        product.forward()
-        product.backward()
+        torch.mm(x, w.t(), out=y)
+        torch.mm(y, w, out=dx)
+        torch.mm(y.t(), x, out=dw)
 
     return 6 * rows * size * size / seconds_of(step, repeats=1 if precision != "fp32" else 9)
 

@@ -1,20 +1,19 @@
-"""How near a training step comes to the machine's limit, and where the rest goes. Writes benchmarks/results/roofline.md.
+"""How near a training step comes to the processor's measured peak, and where the rest goes. Writes benchmarks/results/roofline.md.
 
-The limit is the time of the step's bare matrix products: the same shapes in the same order, alone, by LibTorch.
+`mezzo doctor` measures the peak: multiply-add instructions on registers alone.
 """
-import math
+import json
 import statistics
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import products
 import profile_step
 import support
 import torch
 
 MODELS = {"base": support.BASE, "minilm": support.MINILM}
-BATCH, ROUND_ROWS_TO = 32, 32  # as the batcher rounds
+BATCH = 32
 
 
 def parameters(model):
@@ -24,11 +23,11 @@ def parameters(model):
     return embeddings + model["num_hidden_layers"] * layer + hidden * hidden + hidden
 
 
-def copy_bandwidth(megabytes):
-    """Bytes a second, read and written, of a copy by all threads."""
-    source = torch.ones(megabytes * 1_000_000 // 4)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / products.seconds_of(lambda: target.copy_(source))
+def examine():
+    """({precision: operations a second of the peak}, bytes a second that a copy reads and writes). Of a precision without a loop for
+    its peak, the rate of a large product."""
+    found = json.loads(support.run(support.PROGRAM, "doctor", "--json").stdout)
+    return {one["precision"]: one["peak"] or one["operations_per_second"] for one in found["products"]}, found["copied_bytes_per_second"]
 
 
 def mean_square_length(folder, options):
@@ -48,40 +47,29 @@ def measured_steps(folder, model, precision, options):
 
 def flags_of(folder, model, precision, options):
     return ["--model-config", support.write_config(folder, model), "--vocab", options.vocab, "--train", options.train,
-            "--limit", options.limit, "--precision", precision, "--batch-size", BATCH,
-            *(["--threads", options.threads] if options.threads else [])]
-
-
-def rounded(tokens):
-    return math.ceil(tokens / ROUND_ROWS_TO) * ROUND_ROWS_TO
+            "--limit", options.limit, "--precision", precision, "--batch-size", BATCH]
 
 
 def limit_rows(folder, model, precision, options):
-    """The step against its limits: rows of the first table."""
+    """The step against its limits: a row of the first table."""
     # Where products of a precision would run in plain loops, mezzo multiplies in float32.
     computed = "fp32" if products.is_emulated(precision) else precision
-    steps, bare, flops = [], [], []
-    for _ in range(options.rounds):  # steps and bare products in turn
-        batch = measured_steps(folder, model, precision, options)
-        rows = [rounded(step["tokens"]) for step in batch]
-        # Of the smallest, the median and the largest batch; between them, the
-        # time is as good as linear.
-        places = sorted({min(rows), rounded(statistics.median(rows)), max(rows)})
-        times = [products.seconds_of_step(model, place, BATCH, products.DTYPES[computed], repeats=3) for place in places]
-        steps += [step["seconds"] for step in batch]
-        bare += np.interp(rows, places, times).tolist()
-        flops += [products.flops_of_step(model, count, BATCH) for count in rows]
-    a_step, a_bare = statistics.mean(steps), statistics.mean(bare)
-    rate = statistics.mean(flops) / a_bare
+    steps, peak, bandwidth = [], 0, 0
+    for _ in range(options.rounds):  # steps and peaks in turn; the clock changes, so the best peak counts
+        steps += measured_steps(folder, model, precision, options)
+        peaks, copied = examine()
+        peak, bandwidth = max(peak, peaks[computed]), max(bandwidth, copied)
+    seconds = [step["seconds"] for step in steps]
+    flops = statistics.mean(products.flops_of_step(model, step["tokens"], BATCH) for step in steps)
     # Forward has two products of L x L x H a text and layer, backward five with the one that it
-    # repeats; the last layer has but one query a text.
+    # repeats; the last layer has one query a text.
     attention = 14 * BATCH * mean_square_length(folder, options) * model["hidden_size"] * (model["num_hidden_layers"] - 1)
-    moved = parameters(model) * (28 + (2 if precision != "fp32" else 0))
-    optimizer = moved / copy_bandwidth(50 if options.quick else 400)
-    milliseconds = [1000 * value for value in (a_step, a_bare, attention / rate, optimizer)]
+    optimizer = parameters(model) * (28 + (2 if precision != "fp32" else 0)) / bandwidth
+    a_step = statistics.mean(seconds)
+    milliseconds = [1000 * value for value in (a_step, flops / peak, attention / peak, optimizer)]
     rest = milliseconds[0] - sum(milliseconds[1:])
-    return [f"{a_bare / a_step:.0%}", *(f"{value:.1f}" for value in milliseconds), f"{rest:.1f}",
-            f"{statistics.mean(flops) / 1e9:.3g}", f"{rate / 1e9:.0f}", support.spread([1000 * s for s in steps], 0), computed]
+    return [f"{(flops + attention) / a_step / peak:.0%}", *(f"{value:.1f}" for value in milliseconds), f"{rest:.1f}",
+            f"{(flops + attention) / 1e9:.3g}", f"{peak / 1e9:.0f}", support.spread([1000 * s for s in seconds], 0), computed]
 
 
 def main():
@@ -92,15 +80,12 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--limit", type=int, default=4000)
-    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--sample-seconds", type=float, default=30)
     options = parser.parse_args()
     models = {name: MODELS[name] for name in options.models}
     if options.quick:
         options.rounds, options.steps, options.warmup, options.sample_seconds, options.limit = 1, 4, 1, 3, 400
         models = {"tiny": support.TINY}
-    if options.threads:
-        torch.set_num_threads(options.threads)
 
     rows, sections = [], []
     no_profile = profile_step.missing()
@@ -117,20 +102,18 @@ def main():
                     sections += [f"## {title}", *profile_step.tables(places, milliseconds, torch.get_num_threads())]
     about = (
         f"Emotion data set, packed batches of {BATCH} texts, {options.rounds} × {options.steps} steps after {options.warmup} of"
-        f" warm-up; {torch.get_num_threads()} threads. Bare products: all products of forward and backward by LibTorch, with the row counts of"
-        " the measured batches (interpolated between the smallest, the median and the largest), one after the other into memory"
-        " that is there already; queries, keys and values together or apart, whichever is faster; the last layer"
-        " with one row a text only. Attention: its operations (14 L² H a text and layer but the last) at the rate"
-        " of the products. Optimizer: weights and two moments read and written, gradients read, a half-precision copy written"
-        " where there is one, at the speed of a copy. The rest of a step is what no one of these limits explains. Multiplied in:"
-        " where LibTorch has no products for a precision, its float32 ones. On AMD's processors, mezzo's products are its own.")
-    heads = ["", "bare products ÷ step", "step, ms", "bare products, ms", "attention at that rate, ms",
-             "optimizer at copy speed, ms", "rest, ms", "GFLOP of products a step", "GFLOP/s of bare products",
-             "step, ms: median (least to most)", "multiplied in"]
+        f" warm-up; {torch.get_num_threads()} threads.\n\n- Peak: `mezzo doctor`, multiply-add instructions on registers alone, all"
+        " threads; the best of all rounds.\n- Products: those of forward and backward, with one row a text in the last layer, at the peak."
+        "\n- Attention: 14 L² H operations a text and layer except the last, at the peak.\n- Optimizer: weights and two moments read and"
+        " written, gradients read, a half-precision copy written if there is one, at the speed of a copy.\n- Rest: the step without"
+        " these limits.\n- Multiplied in: float32 where LibTorch has no products for a precision.")
+    heads = ["", "share of the peak", "step, ms", "products at the peak, ms", "attention at the peak, ms",
+             "optimizer at copy speed, ms", "rest, ms", "GFLOP a step", "peak, GFLOP/s", "step, ms: median (least to most)",
+             "multiplied in"]
     profiles = [no_profile] if no_profile else [
         "Below, where the processor time goes: samples of `perf` in the middle of a run, by symbol. What LibTorch fuses or inlines"
         " goes where its outermost symbol does.", *sections]
-    support.page(options, "roofline", "A training step against the machine's limit", about, support.table(heads, rows), *profiles)
+    support.page(options, "roofline", "A training step against the processor's peak", about, support.table(heads, rows), *profiles)
 
 
 if __name__ == "__main__":

@@ -100,22 +100,18 @@ def table(heads, rows):
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def cpu_flags():
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("flags"):
-            return set(line.split(":")[1].split())
-    return set()
+FEATURES = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "bf16", "sve"]
 
 
 def processor():
+    """Its name, family, model and the instructions that matter for speed, of /proc/cpuinfo; on ARM implementer and part."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     fields = dict(map(str.strip, line.split(":", 1)) for line in reversed(lines) if ":" in line)
-    if "model name" not in fields:
-        return platform.processor()
-    numbers = ", ".join(f"{name.removeprefix('cpu ')} {fields[name]}" for name in ("cpu family", "model") if name in fields)
-    return f"{fields['model name']}, {numbers}" if numbers else fields["model name"]
+    names = [fields.get("model name", platform.processor() or platform.machine())]
+    names += [f"{name} {fields[name]}" for name in ("cpu family", "model", "stepping", "CPU implementer", "CPU part") if name in fields]
+    has = fields.get("flags", fields.get("Features", "")).split()
+    return ", ".join([*names, " ".join(name for name in FEATURES if name in has)]).rstrip(", ")
 
 
 def usable_processors():
@@ -123,9 +119,7 @@ def usable_processors():
 
 
 def machine():
-    names = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
-    widest = next((name for flag, name in names.items() if flag in cpu_flags()), platform.machine())
-    return f"{processor()} ({widest}), {len(usable_processors())} cores"
+    return f"{processor()}; {len(usable_processors())} processors"
 
 
 def commit():
