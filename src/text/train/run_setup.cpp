@@ -309,18 +309,27 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config,
 }
 
 /// Tokens of each text, special ones included; `most` + 1 for more than `most`.
-std::vector<int64_t> count_tokens(const Tokenizer& tokenizer, const Dataset& texts, int64_t most) {
-  constexpr int64_t kTextsPerTask = 64;
+std::vector<int64_t> count_tokens(const Tokenizer& tokenizer,
+                                  const Dataset& texts,
+                                  int64_t most,
+                                  const Loading& loading) {
+  constexpr int64_t kTextsAtATime = 16384, kTextsPerTask = 64;
+  const auto order = texts.texts.storage_order();  // empty for words
   std::vector<int64_t> counts(static_cast<size_t>(texts.size()));
-  at::parallel_for(0, texts.size(), kTextsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Encoding encoding = !texts.words.empty() ? tokenizer.encode_words(texts.words[i], most)
-                                : !texts.text_pairs.empty()
-                                    ? tokenizer.encode(texts.texts[i], texts.text_pairs[i], most)
-                                    : tokenizer.encode(texts.texts[i], most);
-      counts[i] = encoding.truncated ? most + 1 : std::ssize(encoding.input_ids);
-    }
-  });
+  for (int64_t first = 0; first < texts.size(); first += kTextsAtATime) {
+    const int64_t end = std::min(first + kTextsAtATime, texts.size());
+    at::parallel_for(first, end, kTextsPerTask, [&](int64_t begin, int64_t end_of_task) {
+      for (int64_t place = begin; place < end_of_task; ++place) {
+        const int64_t i = order.empty() ? place : order[place];
+        const Encoding encoding = !texts.words.empty() ? tokenizer.encode_words(texts.words[i], most)
+                                  : !texts.text_pairs.empty()
+                                      ? tokenizer.encode(texts.texts[i], texts.text_pairs[i], most)
+                                      : tokenizer.encode(texts.texts[i], most);
+        counts[i] = encoding.truncated ? most + 1 : std::ssize(encoding.input_ids);
+      }
+    });
+    loading.progress->show("counting the tokens of " + texts.places.file, end, texts.size(), "texts");
+  }
   return counts;
 }
 
@@ -341,12 +350,13 @@ double default_learning_rate(int64_t hidden_size) {
 }
 
 /// Gives the settings that depend on others, on the model or on the texts their defaults.
-void choose_defaults(TrainConfig& config, const ModelConfig& model, const Dataset& train, RunSetup& setup) {
+void choose_defaults(
+    TrainConfig& config, const ModelConfig& model, const Dataset& train, const Loading& loading, RunSetup& setup) {
   config.learning_rate =
       config.learning_rate.value_or(config.lora > 0 ? 2e-4 : default_learning_rate(model.hidden_size));
   config.warmup_ratio = config.warmup_ratio.value_or(default_warmup_ratio(config.schedule));
   if (config.max_length) return;
-  const auto counts = count_tokens(*setup.tokenizer, train, model.max_tokens());
+  const auto counts = count_tokens(*setup.tokenizer, train, model.max_tokens(), loading);
   config.max_length = choose_max_length(counts, model.max_tokens());
   const auto truncated = std::ranges::count_if(counts, [&](int64_t count) { return count > *config.max_length; });
   setup.notes.push_back(fmt::format(
@@ -415,7 +425,7 @@ RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
       if (!field) setup.automatic.emplace(setting.name());
     }
   });
-  choose_defaults(config, *model_config, data.train, setup);
+  choose_defaults(config, *model_config, data.train, loading, setup);
   setup.train = tokenize_dataset(config, *setup.tokenizer, data.train, loading);
   setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev, loading);
   setup.test = tokenize_dataset(config, *setup.tokenizer, data.test, loading);
