@@ -1,87 +1,138 @@
-"""On one GPU, mezzo beside its Python peers, in turn: training of BERT-base and MiniLM, a BERT-large against the GPU's peak, an
-optimizer's step against the GPU's memory, what a GradScaler costs. Writes benchmarks/results/gpu.md, anew after each measurement.
+"""On one GPU: mezzo beside its best Python, and an optimizer's step against the GPU's memory. Writes benchmarks/results/gpu.md.
 
-Of the best Python (P2) there are several candidates; all are tried once, and the fastest takes part in every round. One that fails,
-or takes longer than --timeout, is named with what it said. --device cpu --quick: whether all of it runs, where there is no GPU.
+A row is a kind of work: training or prediction of a family, texts of one length, one batch size. Important rows come first. Each
+measurement goes to gpu.jsonl at once, and the page is written anew. --minutes stops in time; a later call with the same --results goes
+on where the former one stopped. --device cpu --quick runs all programs on tiny models where there is no GPU.
 """
+import asyncio
 import dataclasses
+import itertools
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+import time
 from pathlib import Path
 
+import model_families
 import products
+import serve
 import support
 import torch
 
-BATCH, EPOCH = 32, 9200  # the reference program trains on 9,200 texts
-LARGE = dict(support.BASE, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+EMOTION = 20  # tokens of a text on average: the emotion data set; another length: texts of so many tokens each
+EPOCH = 9200  # texts of the reference program
 
-CANDIDATES = {
+CANDIDATES = {  # of the best Python, likely ones first
+    "varlen, recorded, compiled": ["--batches", "varlen", "--record", "--compile", "default"],
+    "grouped, recorded, compiled": ["--batches", "grouped", "--record", "--compile", "default"],
+    "varlen, recorded": ["--batches", "varlen", "--record"],
+    "grouped, recorded": ["--batches", "grouped", "--record"],
+    "varlen, recorded, max-autotune": ["--batches", "varlen", "--record", "--compile", "max-autotune"],
+    "grouped, recorded, max-autotune": ["--batches", "grouped", "--record", "--compile", "max-autotune"],
+    "varlen, compiled": ["--batches", "varlen", "--compile", "default"],
+    "grouped, max-autotune": ["--batches", "grouped", "--compile", "max-autotune"],
     "grouped": ["--batches", "grouped"],
-    "grouped, torch.compile": ["--batches", "grouped", "--compile", "any"],
-    "grouped, CUDA graphs": ["--batches", "grouped", "--compile", "graphs"],
-    "varlen": ["--batches", "varlen"],
-    "varlen, torch.compile": ["--batches", "varlen", "--compile", "any"],
-    "varlen, CUDA graphs": ["--batches", "varlen", "--compile", "graphs"],
 }
 
-# Dense bf16 without sparsity, as NVIDIA's data sheets have it; of the first name that a device's name begins with.
+# Dense bf16 without sparsity, from NVIDIA's data sheets, by the beginning of a device's name.
 PUBLISHED_TFLOPS = {"NVIDIA H100 PCIe": 756, "NVIDIA H100 NVL": 835, "NVIDIA H100": 989, "NVIDIA H200 NVL": 835, "NVIDIA H200": 989,
                     "NVIDIA GH200": 989, "NVIDIA B200": 2250, "NVIDIA A100": 312, "NVIDIA L40S": 362, "NVIDIA L4": 121,
                     "Tesla T4": 65}
 
-
-@dataclass
-class Workload:
-    name: str
-    title: str
-    model: dict
-    precision: str
-    rate: int = 0  # texts a second to reach
-    of_p2: float = 0  # times P2
-    of_p1: float = 0
-    share_of_peak: float = 0
-    max_length: int = 128
-    has_long_texts: bool = False
+FAMILIES = {
+    "BERT-base": support.BASE,
+    "MiniLM": support.MINILM,
+    "BERT-large": dict(support.BASE, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
+    "ModernBERT": model_families.FAMILIES["ModernBERT"].model,
+    "DeBERTa-v3": dict(model_families.FAMILIES["DeBERTa-v3"].model, vocab_size=128100),
+    "RoBERTa": dict(model_families.FAMILIES["RoBERTa"].model, vocab_size=50265),
+    "XLM-R": dict(model_families.FAMILIES["RoBERTa"].model, model_type="xlm-roberta", vocab_size=250002),
+}
 
 
-WORKLOADS = [
-    Workload("base-bf16", "BERT-base, bf16", support.BASE, "bf16", rate=10_000, of_p2=3, of_p1=10),
-    Workload("base-fp16", "BERT-base, fp16", support.BASE, "fp16", rate=10_000, of_p2=3, of_p1=10),
-    Workload("minilm-bf16", "MiniLM, bf16", support.MINILM, "bf16", rate=30_000, of_p2=4),
-    Workload("minilm-fp16", "MiniLM, fp16", support.MINILM, "fp16", rate=30_000, of_p2=4),
-    Workload("large-bf16", "BERT-large, 512 tokens packed, bf16", LARGE, "bf16", share_of_peak=0.4, max_length=512, has_long_texts=True),
+@dataclasses.dataclass(frozen=True)
+class Row:
+    kind: str
+    family: str
+    length: int
+    batch: int = 32
+    precision: str = "bf16"
+    goal: float = 0  # texts a second; of serve, milliseconds
+    times: float = 1.3  # the best Python
+    peak: float = 0  # share of the published one
+
+    @property
+    def name(self):
+        return f"{self.kind} {self.family}, {self.batch} × {self.length}, {self.precision}"
+
+    @property
+    def steps(self):
+        return EPOCH // 32 if (self.length, self.batch) == (EMOTION, 32) else max(10, min(100, 2**20 // (self.batch * self.length)))
+
+    @property
+    def max_length(self):
+        return 128 if self.length == EMOTION else self.length
+
+    def candidates(self):
+        return [] if self.kind == "serve" else [name for name in CANDIDATES if self.family != "DeBERTa-v3" or "grouped" in name]
+
+
+HEADLINES = [
+    Row("train", "BERT-base", EMOTION, goal=12_000),
+    Row("train", "MiniLM", EMOTION, goal=35_000),
+    Row("train", "BERT-large", 512, peak=0.45),
 ]
+ROWS = [
+    *HEADLINES,
+    *(Row("train", "BERT-base", length) for length in (128, 512, 256, 64)),
+    *(Row("train", "ModernBERT", length) for length in (512, 2048)),
+    *(Row("train", "DeBERTa-v3", length) for length in (128, 512)),
+    Row("train", "RoBERTa", 128), Row("train", "XLM-R", 128),
+    Row("predict", "BERT-base", 128, batch=128, goal=2e6 / 128),
+    Row("serve", "BERT-base", EMOTION, batch=1, goal=5),
+    *(Row("train", "BERT-base", length, batch) for batch in (128, 512) for length in (EMOTION, 128, 512, 64, 256)),
+    *(Row("predict", family, 128, batch=128) for family in ("MiniLM", "ModernBERT", "RoBERTa")),
+    *(Row("train", family, EMOTION, precision="fp16") for family in ("BERT-base", "MiniLM")),
+]
+PARTS = {"optimizer_step": ["optimizer_step.py"], "scaler_overhead": []}  # programs of micro/, and peers that add rows
 
 
-@dataclass
 class Measured:
-    """Texts a second of one program's runs, and what one said that failed."""
+    """Every measurement so far: a line each of gpu.jsonl, of this commit and device alone."""
 
-    rates: list = field(default_factory=list)
-    said: str = ""
+    def __init__(self, options):
+        self.path, self.of = options.results / "gpu.jsonl", dict(commit=support.commit(), device=device_name(options))
+        options.results.mkdir(parents=True, exist_ok=True)
+        lines = map(json.loads, self.path.read_text().splitlines()) if self.path.exists() else ()
+        self.all = [line for line in lines if self.of.items() <= line.items()]
 
-    def rate(self):
-        return statistics.median(self.rates) if self.rates else 0.0
+    def add(self, row, program, found):
+        self.all.append(dict(row=row, program=program, **found, **self.of))
+        with self.path.open("a") as file:
+            file.write(json.dumps(self.all[-1]) + "\n")
+        print(row, program, found.get("error") or f"{found.get('value', 0):.5g}", file=sys.stderr, flush=True)
 
-    def add(self, found):
-        if "error" in found:
-            self.said = found["error"]
-        else:
-            self.rates.append(found["samples_per_second"])
-            self.said = self.said or found.get("said", "")
+    def count(self, row, program):
+        return len([line for line in self.all if (line["row"], line["program"]) == (row, program)])
+
+    def values(self, row, program):
+        return [line["value"] for line in self.all if (line["row"], line["program"]) == (row, program) and "value" in line]
+
+    def said(self, row, program):
+        return next((line.get("error", line.get("said", "")) for line in reversed(self.all) if (line["row"], line["program"]) == (row, program)), "")
+
+    def best_python(self, row):
+        """(the fastest of all runs of all candidates, its name)."""
+        return max(((value, name) for name in CANDIDATES for value in self.values(row, name)), default=(0, ""))
 
 
-@dataclass
-class Peak:
-    measured: float  # operations a second
-    published: float
+def device_name(options):
+    return torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
 
 
 def attempt(run):
@@ -96,185 +147,167 @@ def attempt(run):
 
 
 def run(options, *command):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=options.timeout,
-                          env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                          timeout=max(1, min(options.timeout, options.until - time.monotonic())))
     done.check_returncode()
     return done.stdout
 
 
-def steps_of(workload, options):
-    """Those measured: an epoch of the texts that are read."""
-    return options.large_steps if workload.has_long_texts else options.steps
+def model_of(row, options):
+    longest = dict(max_position_embeddings=max(514, row.length + 2)) if row.family != "ModernBERT" else {}
+    return FAMILIES[row.family] | longest | (model_families.TINY if options.quick else {})
 
 
-def data_of(workload, options):
-    return ["--vocab", options.vocab, "--train", options.long_texts if workload.has_long_texts else options.train,
-            "--limit", BATCH * steps_of(workload, options), "--max-length", workload.max_length, "--batch-size", BATCH,
-            "--precision", workload.precision]
-
-
-def train_with_mezzo(workload, folder, options):
-    steps = steps_of(workload, options)
-    warmup = min(options.warmup, 3 * steps)
-    run(options, support.PROGRAM, "train", "--recipe", "reference", "--output", folder / "out", "--overwrite", "--quiet", "--dev-ratio", 0, "--eval-every", 0,
-        "--model-config", support.write_config(folder, workload.model), *data_of(workload, options), "--device", options.device,
-        "--max-steps", warmup + steps)
-    timed = support.records(folder / "out", "step")[warmup:]
-    seconds = sum(record["seconds"] for record in timed)
-    return dict(samples_per_second=sum(record["samples"] for record in timed) / seconds)
-
-
-def train_with_peer(script, workload, flags, folder, options):
-    output = run(options, sys.executable, support.PEERS / script, "--model-config", support.write_config(folder, workload.model),
-                 *data_of(workload, options), "--device", options.device, *flags)
-    return json.loads(output.splitlines()[-1])
-
-
-def train_with_p1(workload, folder, options):
-    return train_with_peer("train_step.py", workload, ["--recipe", "p1", "--steps", options.p1_steps, "--warmup", 3], folder, options)
-
-
-def train_with_p2(workload, candidate, folder, options, *more):
-    found = train_with_peer("train_on_gpu.py", workload, [*CANDIDATES[candidate], *more], folder, options)
-    shapes = found["shapes"]
-    return found | dict(said=f"{shapes} {'shape' if shapes == 1 else 'shapes'}, {found['warmup_seconds']:.0f} s of warm-up")
-
-
-def measure(workload, folder, options):
-    """All programs of a workload: {name: Measured}, mezzo first, and the name of the fastest P2."""
-    found = {"mezzo": Measured()}
-    tell = lambda name: print(workload.name, name, f"{found[name].rate():.5g} texts/s", found[name].said, file=sys.stderr, flush=True)
-    if not workload.has_long_texts:
-        found["P1"] = Measured()
-    for candidate in options.candidates:
-        name = f"P2 {candidate}"
-        found[name] = Measured()
-        found[name].add(attempt(lambda: train_with_p2(workload, candidate, folder, options)))
-        tell(name)
-    best = max((name for name in found if name.startswith("P2")), key=lambda name: found[name].rate())
-    for round_ in range(options.rounds):
-        found["mezzo"].add(attempt(lambda: train_with_mezzo(workload, folder, options)))
-        tell("mezzo")
-        if "P1" in found:
-            found["P1"].add(attempt(lambda: train_with_p1(workload, folder, options)))
-            tell("P1")
-        if round_ > 0 and found[best].rates:  # the trial was the first
-            found[best].add(attempt(lambda: train_with_p2(workload, best.removeprefix("P2 "), folder, options)))
-            tell(best)
-    return found, best
-
-
-def flops_of_a_text(workload):
-    """Of a training step, the last layer for the first token alone. Attention has two products of forward and four of backward of
-    length × length × hidden size in all layers but the last: what is computed again in backward is not counted."""
-    model, length = workload.model, workload.max_length
-    attention = 12 * length * length * model["hidden_size"] * (model["num_hidden_layers"] - 1)
-    return products.flops_of_step(model, BATCH * length, BATCH) / BATCH + attention
-
-
-def seconds_of(work, options, repeats):
-    """Of one of many that are queued, the median of five times."""
-    wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
-
-    def many():
-        for _ in range(repeats):
-            work()
-        wait()
-
-    return products.seconds_of(many) / repeats
-
-
-@torch.no_grad()
-def peak_of(options):
-    size = 256 if options.quick else 8192
-    left, right = (torch.randn(size, size, device=options.device, dtype=torch.bfloat16) for _ in range(2))
-    out = torch.empty_like(left)
-    seconds = seconds_of(lambda: torch.mm(left, right, out=out), options, repeats=10)
-    name = torch.cuda.get_device_name() if options.device == "cuda" else ""
-    published = next((1e12 * tera for begin, tera in PUBLISHED_TFLOPS.items() if name.startswith(begin)), 0.0)
-    return Peak(2 * size**3 / seconds, published)
-
-
-def write_long_texts(path, vocab, count):
-    """Texts of more than 512 Chinese characters, each of which is a token, in the form of emotion's."""
-    characters = [line for line in Path(vocab).read_text(encoding="utf-8").splitlines() if len(line) == 1 and "\u4e00" <= line <= "\u9fff"]
-    rng = random.Random(0)
-    path.write_text(json.dumps([["".join(rng.choices(characters, k=530)), i % 6] for i in range(count)], ensure_ascii=False))
+def data_of(length, count, options):
+    """Texts of more Chinese characters than `length`, each of which is a token, in emotion's form."""
+    if length == EMOTION:
+        return options.train
+    characters = [line for line in options.vocab.read_text(encoding="utf-8").splitlines() if len(line) == 1 and "\u4e00" <= line <= "\u9fff"]
+    rng, path = random.Random(0), options.folder / f"{length}-{count}.json"
+    if not path.exists():
+        path.write_text(json.dumps([["".join(rng.choices(characters, k=length + 10)), i % 6] for i in range(count)], ensure_ascii=False))
     return path
 
 
-def times(one, other):
-    return one.rate() / other.rate() if one.rate() and other.rate() else 0.0
+def flags_of(row, options):
+    steps = options.steps or row.steps
+    return ["--limit", row.batch * steps, "--max-length", row.max_length, "--batch-size", row.batch, "--precision", row.precision,
+            "--device", options.device, "--vocab", options.vocab]
 
 
-def verdict(value, target, shown):
-    if not value:
-        return "not measured"
-    return f"{shown}{'' if value >= target else ', short of it'}"
+def train_with_mezzo(row, options):
+    steps = options.steps or row.steps
+    warmup = 2 * steps if row.length == EMOTION else min(10, 2 * steps)  # in which steps are recorded
+    run(options, support.PROGRAM, "train", "--recipe", "reference", "--output", options.folder / "out", "--overwrite", "--quiet", "--dev-ratio", 0,
+        "--eval-every", 0, "--model-config", support.write_config(options.folder, model_of(row, options)), "--train",
+        data_of(row.length, row.batch * steps, options), *flags_of(row, options), "--max-steps", warmup + steps)
+    timed = support.records(options.folder / "out", "step")[warmup:]
+    return dict(value=sum(record["samples"] for record in timed) / sum(record["seconds"] for record in timed))
 
 
-def summary_rows(results, peak):
-    rows = []
-    for workload, (found, best) in results:
-        mezzo = found["mezzo"]
-        if workload.rate:
-            rows.append([workload.title, f"≥ {workload.rate:,} texts/s", verdict(mezzo.rate(), workload.rate, f"{mezzo.rate():,.0f}")])
-        if workload.rate and workload.name.startswith("base"):
-            epoch = EPOCH / mezzo.rate() if mezzo.rate() else 0.0
-            rows.append([workload.title, f"{EPOCH:,} texts in < 1 s", verdict(epoch and 1 / epoch, 1, f"{epoch:.2f} s")])
-        for target, other, name in ((workload.of_p2, found.get(best), best), (workload.of_p1, found.get("P1"), "P1")):
-            if target and other:
-                value = times(mezzo, other)
-                rows.append([workload.title, f"≥ {target:g} × {name}", verdict(value, target, f"{value:.3g} ×")])
-        if workload.share_of_peak and peak:
-            share = mezzo.rate() * flops_of_a_text(workload) / (peak.published or peak.measured)
-            of = "published" if peak.published else "measured"
-            rows.append([workload.title, f"≥ {workload.share_of_peak:.0%} of the {of} bf16 peak", verdict(share, workload.share_of_peak, f"{share:.1%}")])
-    return rows
+def predict_with_mezzo(row, options):
+    """A run over few texts is taken off, and with it the start and the loading of the model."""
+    model = support.fresh_model(options.folder, model_of(row, options), options.vocab)
+
+    def seconds(count):
+        begin = time.perf_counter()
+        run(options, support.PROGRAM, "predict", "--model", model, "--data", data_of(row.length, count, options), "--output",
+            options.folder / "predictions.jsonl", "--max-length", row.max_length, "--precision", row.precision, "--device", options.device)
+        return time.perf_counter() - begin
+
+    few, many = (8, 64) if options.quick else (2_048, 65_536)
+    return dict(value=(many - few) / max(1e-9, seconds(many) - seconds(few)))
 
 
-def workload_section(workload, found, best, peak):
-    rows = []
-    for name, measured in found.items():
-        shown = support.spread(measured.rates, 0) if measured.rates else "failed"
-        row = [f"**{name}**" if name == best else name, shown, f"{times(found['mezzo'], measured):.3g} ×" if name != "mezzo" and measured.rates and found["mezzo"].rates else ""]
-        if workload.share_of_peak:
-            tera = measured.rate() * flops_of_a_text(workload) / 1e12
-            row += [f"{tera:.3g}", f"{tera * 1e12 / peak.measured:.1%}", f"{tera * 1e12 / peak.published:.1%}" if peak.published else ""]
-        rows.append([*row, measured.said])
-    heads = ["program", "texts/s", "mezzo is as fast"]
-    heads += ["TFLOP/s", "of the measured peak", "of the published one"] if workload.share_of_peak else []
-    return [f"## Training, {workload.title}", support.table([*heads, "what it said"], rows)]
+def serve_with_mezzo(row, options):
+    """The 99th percentile of milliseconds, one connection, one short text a request."""
+    model = support.fresh_model(options.folder, model_of(row, options), options.vocab)
+    texts = [text for text, _ in json.loads(options.train.read_text(encoding="utf-8"))[:1000]]
+    port = serve.free_port()
+    with serve.started([support.PROGRAM, "serve", "--model", model, "--port", port, "--precision", row.precision, "--device", options.device],
+                       lambda line: "http://" in line):
+        requests = itertools.cycle([serve.request_of({"text": text}) for text in texts])
+        found = asyncio.run(serve.ask(port, requests, 1, *((1, 0.5) if options.quick else (10, 3))))
+    return dict(error=f"{found.errors} requests failed") if found.errors else dict(value=1e3 * found.percentile(0.99))
 
 
-def cell(table, row, column):
-    """Of a Markdown table: the number in the row that begins so."""
-    line = next((line for line in table.splitlines() if line.startswith(f"| {row}")), "")
-    try:
-        return float(line.split("|")[column + 1].strip().rstrip("%"))
-    except (IndexError, ValueError):
-        return 0.0
+def run_python(row, candidate, options):
+    output = run(options, sys.executable, support.PEERS / "on_gpu.py", *CANDIDATES[candidate], *(["--predict"] if row.kind == "predict" else []),
+                 "--model-config", support.write_config(options.folder, model_of(row, options)), *flags_of(row, options), "--data",
+                 data_of(row.length, row.batch * (options.steps or row.steps), options),
+                 "--attention", "eager" if row.family == "DeBERTa-v3" else "sdpa")
+    found = json.loads(output.splitlines()[-1])
+    return dict(value=found["samples_per_second"], said=f"shapes: {found['shapes']}, warm-up: {found['warmup_seconds']:.0f} s")
 
 
-def program_table(name, options):
-    return run(options, support.PROGRAM.parent / f"bench_{name}", "--device", options.device).strip()
+def run_program(row, program, options):
+    if program == "mezzo":
+        with_mezzo = dict(train=train_with_mezzo, predict=predict_with_mezzo, serve=serve_with_mezzo)
+        return with_mezzo[row.kind](row, options)
+    return run_python(row, program, options)
 
 
-def optimizer_table(options):
-    peer = run(options, sys.executable, support.PEERS / "optimizer_step.py", "--device", options.device)
-    return program_table("optimizer_step", options) + "\n" + peer.strip()
+def table_of(part, options):
+    commands = [[support.PROGRAM.parent / f"bench_{part}"], *([sys.executable, support.PEERS / peer] for peer in PARTS[part])]
+    return "\n".join(run(options, *command, "--device", options.device).strip() for command in commands)
 
 
-def scaler_of_python(folder, options, candidate):
-    """Median rates of P2 in fp16 with GradScaler and without, in turn."""
-    workload = next(w for w in options.all_workloads if w.name == "base-fp16")
-    rates = {"with": [], "without": []}
-    for _ in range(options.rounds):
-        for name, flags in (("with", []), ("without", ["--no-scaler"])):
-            rates[name].append(train_with_p2(workload, candidate, folder, options, *flags)["samples_per_second"])
-    with_one, without = (statistics.median(rates[name]) for name in ("with", "without"))
-    return (f"| Python, P2 {candidate}, {workload.title} | {1e3 * BATCH / without:.3f} | {1e3 * BATCH / with_one:.3f} | "
-            f"{100 * (without / with_one - 1):.1f} % |")
+def tasks(rows, measured, options):
+    """(row, program), the important ones first: mezzo and the likely candidates, then the other candidates, then the best again."""
+    headlines = {row.name for row in HEADLINES}
+    chosen = lambda row: [name for name in row.candidates() if name in options.candidates]
+    for row in rows:
+        of_row = chosen(row)
+        for program in ["mezzo", *(of_row if row.name in headlines else of_row[:2])]:
+            yield row, program, 0
+    for row in rows:
+        for program in chosen(row):
+            yield row, program, 0
+    for round_ in range(1, options.rounds):
+        for row in rows:
+            for program in filter(None, ["mezzo", measured.best_python(row.name)[1]]):
+                yield row, program, round_
+
+
+def flops_of_a_text(row, options):
+    """Of a training step of BERT, the last layer for the first token alone. Attention has two products of forward and four of
+    backward of length × length × hidden size in all layers except the last: repeated work of backward is not counted."""
+    model = model_of(row, options)
+    attention = 12 * row.length**2 * model["hidden_size"] * (model["num_hidden_layers"] - 1)
+    return products.flops_of_step(model, row.batch * row.length, row.batch) / row.batch + attention
+
+
+@torch.no_grad()
+def measured_peak(options):
+    """Operations a second of a large product in bf16."""
+    size, repeats = (256, 2) if options.quick else (8192, 10)
+    left, right = (torch.randn(size, size, device=options.device, dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(left)
+
+    def many():
+        for _ in range(repeats):
+            torch.mm(left, right, out=out)
+        if options.device == "cuda":
+            torch.cuda.synchronize()
+
+    return 2 * size**3 * repeats / products.seconds_of(many)
+
+
+def verdict(row, mezzo, python, share):
+    """What the row shall reach, and whether it does."""
+    goals = []
+    if row.kind == "serve":
+        goals.append((f"≤ {row.goal:g} ms", mezzo <= row.goal))
+    elif row.goal:
+        goals.append((f"≥ {row.goal:,.0f}", mezzo >= row.goal))
+    if row.peak:
+        goals.append((f"≥ {row.peak:.0%} of the peak", share >= row.peak))
+    if python:
+        goals.append((f"≥ {row.times:g} ×", mezzo >= row.times * python))
+    return ", ".join(f"{goal} {'yes' if reached else 'no'}" for goal, reached in goals) if mezzo else ""
+
+
+def summary(rows, measured, peak, options):
+    found = []
+    for row in rows:
+        values = measured.values(row.name, "mezzo")
+        best, name = measured.best_python(row.name)
+        if not values and not best and not measured.said(row.name, "mezzo"):
+            continue
+        mezzo = statistics.median(values) if values else 0
+        is_bert = row.kind == "train" and row.family in ("BERT-base", "BERT-large", "MiniLM", "RoBERTa", "XLM-R") and row.length != EMOTION
+        share = mezzo * flops_of_a_text(row, options) / peak if is_bert else 0
+        found.append([row.name, support.spread(values, 2 if row.kind == "serve" else 0) or measured.said(row.name, "mezzo"),
+                      f"{best:,.0f}" if best else "", name, f"{mezzo / best:.2f} ×" if mezzo and best else "", f"{share:.0%}" if share else "",
+                      verdict(row, mezzo, best, share)])
+    return support.table(["work, batch × tokens", "mezzo, texts/s; of serve ms", "best Python, texts/s", "of", "mezzo is as fast",
+                          "of the peak", "to reach"], found)
+
+
+def details(rows, measured):
+    found = [[row.name, name, support.spread(measured.values(row.name, name), 0) or "failed", measured.said(row.name, name)]
+             for row in rows for name in CANDIDATES if measured.count(row.name, name)]
+    return support.table(["work, batch × tokens", "Python", "texts/s", "it said"], found)
 
 
 def gpu(options):
@@ -287,65 +320,40 @@ def gpu(options):
             f" {torch.version.cuda}.")
 
 
-def write_page(options, results, peak, parts, show=False):
+def write_page(rows, measured, peak, options, show=False):
+    published = next((1e12 * tera for begin, tera in PUBLISHED_TFLOPS.items() if measured.of["device"].startswith(begin)), 0)
     about = (
-        f"{gpu(options)}\n\nEmotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5. mezzo: the whole"
-        f" step with data loading, {options.steps} steps after {options.warmup} of warm-up. P1: transformers, every text padded to 128 and"
-        f" tokenized in its step, AMP, AdamW as it comes, the loss read in each step. P2: tokenized once, batches in pinned memory before the"
-        f" clock starts, fused AdamW, nothing read before the last step; batches of similar length under PyTorch's fused attention, or no"
-        f" padding and flash attention of varying lengths; each as it is, with torch.compile, and with its CUDA graphs on few shapes. All"
-        f" were tried once; the fastest (bold) ran in all {options.rounds} rounds, in turn with mezzo and P1. Medians (least to most). Compiling"
-        f" and recording are in nobody's time.")
-    summary = summary_rows(results, peak)
-    optimizer, scaler = parts.get("optimizer", ""), parts.get("scaler", "")
-    if optimizer:
-        share = cell(optimizer, "mezzo, bfloat16 gradients", 4)
-        summary.append(["optimizer step, 102 million parameters, copies written", "≥ 80 % of a copy's bandwidth", verdict(share, 80, f"{share:.0f} %")])
-    if scaler:
-        for line in scaler.splitlines():
-            if line.startswith("| BERT-base") and "not clipped" in line:
-                name = line.split("|")[1].strip()
-                overhead = cell(scaler, name, 3)
-                measured = "%" in line
-                summary.append([f"GradScaler, {name}", "≤ 2 % of a step", f"{overhead:.1f} %{', more than it' if overhead > 2 else ''}" if measured else "not measured"])
-    sections = ["## What is to be reached on one H100", support.table(["work", "to reach", "measured"], summary)] if summary else []
-    for workload, (found, best) in results:
-        sections += workload_section(workload, found, best, peak)
-        if workload.share_of_peak:
-            sections.append(
-                f"Batches of {BATCH} texts of {workload.max_length} tokens. {flops_of_a_text(workload) / 1e9:,.3g} GFLOP a text: the products of forward and"
-                " backward (the last layer for the first token alone, as mezzo computes it) and attention's 12 L² H a layer; what a program"
-                f" computes beyond them does not count. Peak: {peak.measured / 1e12:,.3g} TFLOP/s measured by products of 8192 × 8192 × 8192 random"
-                f" numbers{f', {peak.published / 1e12:,.0f} published' if peak.published else ''}.")
-    if optimizer:
-        sections += ["## An optimizer step", "Parameters in BERT-base's shapes; non-finite check, unscale, clipping by the norm, AdamW, and a"
-                     " bfloat16 copy of the weights; ten steps are queued before the device is waited for.", optimizer]
-    if scaler:
-        sections += ["## What a GradScaler costs", scaler]
-    support.page(options, "gpu", "mezzo and Python on a GPU", about, *sections, show=show)
+        f"{gpu(options)} Peak: {peak / 1e12:,.3g} TFLOP/s measured by products of random bf16 numbers"
+        f"{f', {published / 1e12:,.0f} published, which shares refer to' if published else ''}.\n\n"
+        f"{EMOTION} tokens: the emotion data set, of {EMOTION} tokens on average; other lengths: texts of so many tokens each. Dropout 0.1,"
+        " AdamW at 3e-5. mezzo: medians (least to most) of whole steps with data loading; predictions with reading, tokenizing and writing.\n\n"
+        "Python: transformers. Its texts are tokenized and its batches pinned before the clock starts; nothing waits for the device before the"
+        " last step. Its best is the fastest of all runs of all candidates.\n\n"
+        "- grouped: batches of similar length under a mask. varlen: no padding, flash attention of varying lengths; BERT, RoBERTa and XLM-R"
+        " compute only first tokens in the last layer.\n"
+        "- recorded: the whole step is one CUDA graph, with capturable AdamW. compiled: `torch.compile` of model and optimizer."
+        " max-autotune: its mode.\n"
+        "- In the other cases mezzo saves all but the first tokens of the last layer: 1 / layers of the products, about.\n"
+        "- Compiling and recording are in nobody's time.")
+    parts = [part for name in PARTS for text in [measured.said(name, "mezzo")] if text for part in (f"## {name.replace('_', ' ').capitalize()}", text)]
+    support.page(options, "gpu", "mezzo and Python on a GPU", about, summary(rows, measured, published or peak, options),
+                 "## Every candidate", details(rows, measured), *parts, show=show)
 
 
 def flags():
     parser = support.parser(__doc__)
-    names = [w.name for w in WORKLOADS]
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--parts", nargs="*", default=["training", "optimizer", "scaler"], choices=["training", "optimizer", "scaler"])
-    parser.add_argument("--workloads", nargs="*", default=names, choices=names)
-    parser.add_argument("--candidates", nargs="*", choices=CANDIDATES, help="of P2; all where left out")
-    parser.add_argument("--rounds", type=int, help="3 where left out")
-    parser.add_argument("--steps", type=int, default=EPOCH // BATCH, help="measured")
-    parser.add_argument("--large-steps", type=int, default=20, help="of BERT-large")
-    parser.add_argument("--p1-steps", type=int, default=60)
-    parser.add_argument("--warmup", type=int, default=2 * (EPOCH // BATCH), help="steps of mezzo before them, in which it records them")
-    parser.add_argument("--timeout", type=float, default=400, help="seconds of one run of a program")
+    parser.add_argument("--rows", default="", help="regular expression of the rows to measure; all if left out")
+    parser.add_argument("--candidates", nargs="*", choices=CANDIDATES, default=list(CANDIDATES), help="of the best Python")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="programs of micro/, after the rows")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of mezzo and of the fastest candidate")
+    parser.add_argument("--steps", type=int, default=0, help="measured; 0: by row")
+    parser.add_argument("--timeout", type=float, default=150, help="seconds of one run of a program")
+    parser.add_argument("--minutes", type=float, default=60 * 24, help="starts nothing after them, and ends what runs")
     options = parser.parse_args()
-    options.candidates = options.candidates or list(CANDIDATES)
-    options.rounds = options.rounds or (1 if options.quick else 3)
-    options.all_workloads = WORKLOADS
+    options.until = time.monotonic() + 60 * options.minutes
     if options.quick:
-        options.steps, options.large_steps, options.p1_steps, options.warmup = 4, 2, 1, 2
-        options.candidates = [name for name in options.candidates if "compile" not in name and "graphs" not in name]
-        options.all_workloads = [dataclasses.replace(w, model=support.TINY, max_length=min(w.max_length, 128)) for w in WORKLOADS]
+        options.steps, options.rounds = 2, 1
     return options
 
 
@@ -353,32 +361,25 @@ def main():
     options = flags()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("gpu: PyTorch sees no CUDA device here; --device cpu --quick shows whether the benchmark runs")
-    results, parts = [], {}
-    peak = peak_of(options)
+    small = lambda row: dataclasses.replace(row, batch=min(row.batch, 4), length=min(row.length, 128)) if options.quick else row
+    rows = list(dict.fromkeys(small(row) for row in ROWS if re.search(options.rows, row.name)))
+    measured, peak = Measured(options), measured_peak(options)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        options.long_texts = write_long_texts(folder / "long.json", options.vocab, BATCH * options.large_steps)
-        for workload in options.all_workloads if "training" in options.parts else ():
-            if workload.name in options.workloads:
-                results.append((workload, measure(workload, folder, options)))
-                write_page(options, results, peak, parts)
-        if "optimizer" in options.parts:
-            parts["optimizer"] = text_of(attempt(lambda: optimizer_table(options)))
-            write_page(options, results, peak, parts)
-        if "scaler" in options.parts:
-            best = next((best for workload, (_, best) in results if workload.name == "base-fp16"), f"P2 {options.candidates[-1]}")
-            rows = [attempt(lambda: program_table("scaler_overhead", options)),
-                    attempt(lambda: scaler_of_python(folder, options, best.removeprefix("P2 ")))]
-            parts["scaler"] = "\n".join(map(text_of, rows))
-    write_page(options, results, peak, parts, show=True)
-    failed = [workload.name for workload, (found, best) in results if not (found["mezzo"].rates and found[best].rates)]
-    failed += [name for name, text in parts.items() if "failed: " in text]
+        options.folder = Path(name)
+        for row, program, round_ in tasks(rows, measured, options):
+            if measured.count(row.name, program) <= round_ and time.monotonic() < options.until:
+                found = attempt(lambda: run_program(row, program, options))
+                if "error" in found and time.monotonic() >= options.until:
+                    break  # the time was up, not the program wrong
+                measured.add(row.name, program, found)
+                write_page(rows, measured, peak, options)
+        for name in options.parts:
+            if not measured.count(name, "mezzo") and time.monotonic() < options.until:
+                measured.add(name, "mezzo", attempt(lambda: dict(said=table_of(name, options))))
+    write_page(rows, measured, peak, options, show=True)
+    failed = [f"{line['row']}, {line['program']}: {line['error']}" for line in measured.all if "error" in line]
     if failed:
-        sys.exit(f"gpu: failed: {', '.join(failed)}; the page says what")
-
-
-def text_of(found):
-    return f"\nfailed: {found['error']}" if isinstance(found, dict) else found
+        sys.exit("gpu: failed:\n" + "\n".join(failed))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test_few_batches_give_the_rate_of_an_epoch(measured):
 def test_a_page_names_machine_versions_and_command(tmp_path):
     run(sys.executable, BENCHMARKS / "flat.py", "--quick", "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
     page = (tmp_path / "flat.md").read_text()
-    for part in ("benchmarks/flat.py --quick", "cores", "torch 2.", "| 1,000 |"):
+    for part in ("benchmarks/flat.py --quick", "processors", "torch 2.", "| 1,000 |"):
         assert part in page
 
 
@@ -114,21 +114,38 @@ def test_servers_are_asked_alike(tmp_path):
 
 @pytest.mark.slow
 def test_the_page_of_a_gpu_is_made_without_one(tmp_path):
-    run(sys.executable, BENCHMARKS / "gpu.py", "--device", "cpu", "--quick", "--parts", "training", "--workloads", "base-bf16", "large-bf16",
-        "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
+    command = [sys.executable, BENCHMARKS / "gpu.py", "--device", "cpu", "--quick", "--rows", "^(train|predict|serve) BERT-base, (32 × 20|128 × 128|1 × 20), bf16",
+               "--candidates", "varlen, recorded", "grouped", "--parts", "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path]
+    run(*command)
     page = (tmp_path / "gpu.md").read_text()
-    for part in ("No GPU", "≥ 10,000 texts/s", "9,200 texts in < 1 s", "× P2", "≥ 10 × P1", "bf16 peak", "P2 grouped", "P2 varlen"):
+    for part in ("No GPU", "train BERT-base, 4 × 20, bf16", "predict BERT-base", "serve BERT-base", "≥ 12,000", "≥ 1.3 ×", "varlen, recorded", "shapes: "):
         assert part in page
-    assert "failed" not in page and "not measured" not in page
+    assert "failed" not in page
+    measured = (tmp_path / "gpu.jsonl").read_text()
+    run(*command, "--minutes", 0)  # goes on, with nothing left to do
+    assert (tmp_path / "gpu.jsonl").read_text() == measured and (tmp_path / "gpu.md").read_text() == page
 
 
 def test_the_peer_on_a_gpu_learns_as_the_others_do(model, peer):
     """From the model's weights, without dropout, its loss on the same texts is that of the common recipe."""
-    texts = ["--model", model, "--train", TRAIN, "--limit", 96, "--batch-size", 96, "--precision", "fp32", "--dropout", 0]
-    padded = peer("train_step.py", "--recipe", "p1", *texts, "--steps", 1, "--warmup", 0)
+    texts = ["--model", model, "--limit", 96, "--batch-size", 96, "--precision", "fp32", "--dropout", 0]
+    padded = peer("train_step.py", "--recipe", "p1", *texts, "--train", TRAIN, "--steps", 1, "--warmup", 0)
     for batches in "grouped", "varlen":
-        found = peer("train_on_gpu.py", *texts, "--batches", batches, "--learning-rate", 0)
-        assert found["losses"] == pytest.approx(padded["losses"], rel=1e-5), batches
+        found = peer("on_gpu.py", *texts, "--data", TRAIN, "--batches", batches, "--learning-rate", 0)
+        assert found["found"] == pytest.approx(padded["losses"], rel=1e-5), batches
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_texts_without_padding_train_as_padded_ones_do(family, peer, tmp_path):
+    """Three steps and then two more losses: gradients agree. ModernBERT's windows are shorter than the texts."""
+    config = dict(SIZES, model_type=family, max_position_embeddings=130, pad_token_id=0, local_attention=8, global_attn_every_n_layers=2,
+                  **{f"{name}_token_id": 0 for name in ("bos", "eos", "cls", "sep")})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    flags = ["--model-config", tmp_path / "config.json", "--vocab", VOCAB, "--data", TRAIN, "--limit", 48, "--batch-size", 48, "--dropout", 0,
+             "--learning-rate", 1e-3, "--steps", 2]
+    padded = peer("on_gpu.py", *flags, "--batches", "grouped")["found"]
+    assert padded[0] != padded[1]
+    assert peer("on_gpu.py", *flags, "--batches", "varlen", "--record")["found"] == pytest.approx(padded, rel=1e-5)
 
 
 @pytest.mark.parametrize("place, category", [
