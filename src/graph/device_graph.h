@@ -31,7 +31,8 @@ class DeviceGraph {
 class DeviceGraphs {
  public:
   virtual ~DeviceGraphs() = default;
-  virtual std::unique_ptr<DeviceGraph> new_graph() = 0;
+  /// @param goes_on  it is recorded and replayed right after the last one, and reads what that one leaves
+  virtual std::unique_ptr<DeviceGraph> new_graph(bool goes_on) = 0;
   /// Whether the current stream is being recorded, by whomever.
   virtual bool is_recording() const = 0;
 };

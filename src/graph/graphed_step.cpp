@@ -12,15 +12,16 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "amp/op_watchers.h"
 #include "amp/policy_region.h"
 #include "graph/device_graph.h"
+#include "graph/step_recording.h"
 #include "graph/used_memory.h"
 #include "memory/device_copy.h"
-#include "memory/recording_scope.h"
 #include "memory/stream_order.h"
 #include "mezzo/amp/finite_tracer.h"
 
@@ -128,10 +129,10 @@ Key key_of(const Tensors& inputs, at::IntArrayRef numbers, c10::DeviceType type)
 /// The calls with inputs of one kind.
 struct GraphedStep::Bucket {
   int64_t warmed_up = 0, last_used = 0;
-  std::string moved;                   ///< the tensor whose move ended the last graph
-  Tensors inputs, outputs;             ///< the memory that the graph reads and writes
-  UsedMemory used;                     ///< all else that it reads and writes, and did not allocate
-  std::unique_ptr<DeviceGraph> graph;  ///< null until it is recorded; goes first, since it uses them
+  std::string moved;                  ///< the tensor whose move ended the last graph
+  Tensors inputs, outputs;            ///< the memory that the graph reads and writes
+  UsedMemory used;                    ///< all else that it reads and writes, and did not allocate
+  std::optional<RecordedStep> graph;  ///< nullopt until it is recorded; goes first, since it uses them
 };
 
 class GraphedStep::Graphs {
@@ -162,7 +163,7 @@ class GraphedStep::Graphs {
     int64_t count = 0;
     auto oldest = buckets.end();
     for (auto at = buckets.begin(); at != buckets.end(); ++at) {
-      if ((at->second.graph != nullptr) == with_graph) {
+      if (at->second.graph.has_value() == with_graph) {
         ++count;
         oldest = oldest == buckets.end() || at->second.last_used < oldest->second.last_used ? at : oldest;
       }
@@ -274,10 +275,11 @@ Tensors GraphedStep::run(const Tensors& inputs, at::IntArrayRef numbers) {
     drop_if_moved(bucket);
   }
   if (!bucket.graph && bucket.warmed_up < options_.warmup_steps()) {
+    take_warm_up_once_more();
     auto outputs = run_eagerly(inputs, c10::str("warm-up, call ", bucket.warmed_up + 1, " of ", options_.warmup_steps(),
                                                 " of these shapes", bucket.moved.empty() ? "" : ", since ",
                                                 bucket.moved, bucket.moved.empty() ? "" : ", has moved"));
-    ++bucket.warmed_up;
+    bucket.warmed_up += take_warm_up_once_more() ? 0 : 1;
     on_stream.hand_over(outputs);
     return outputs;
   }
@@ -323,13 +325,12 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
     buffers.push_back(
         input.defined() ? at::empty_strided(input.sizes(), input.strides(), input.options().device(device_)) : input);
   }
-  auto graph = graphs_->of_device->new_graph();  // where the step throws, it ends the recording
   Tensors outputs;
   const auto watchers = op_watchers_begun();
-  const RecordingScope recording;
   UsedMemory used;
+  RecordedStep graph;
   try {
-    graph->begin();
+    StepRecording recording(*graphs_->of_device);
     MemoryWatch watch;  // from here on, since LibTorch minds the memory of its generators itself
     outputs = detached(step_(detached(buffers)));
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -339,7 +340,7 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
     TORCH_CHECK(op_watchers_begun() == watchers,
                 "a CastLog or a FiniteTracer was opened in it, which would see nothing of replays; open it around the "
                 "call, which is eager then");
-    graph->end();
+    graph = recording.end();
     used = watch.stop(device_.type());
   } catch (const c10::OutOfMemoryError&) {
     throw;

@@ -29,6 +29,8 @@ class HostCopy {
  public:
   explicit HostCopy(const at::Tensor& tensor);
 
+  /// Whether `wait` would not wait.
+  bool has_arrived() const { return !arrived_ || arrived_->query(); }
   /// Waits for what the device did before the copy, and for no more.
   const at::Tensor& wait();
 

@@ -47,6 +47,9 @@ class Meeting {
     here.of_ranks.resize(ranks_);
     here.of_ranks[rank] = mine;
     wait_for_all(lock, here.arrived);
+    if (is_aborted_) {
+      return mine;
+    }
     lock.unlock();
     auto combined = combine(here.of_ranks);
     lock.lock();
@@ -55,6 +58,12 @@ class Meeting {
       rounds_.erase(round);
     }
     return combined;
+  }
+
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    is_aborted_ = true;
+    changed_.notify_all();
   }
 
  private:
@@ -68,13 +77,14 @@ class Meeting {
   void wait_for_all(std::unique_lock<std::mutex>& lock, size_t& count) {
     ++count;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return count == ranks_; });
+    changed_.wait(lock, [&] { return count == ranks_ || is_aborted_; });
   }
 
   const size_t ranks_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint64_t, Round> rounds_;
+  bool is_aborted_ = false;
 };
 
 std::shared_ptr<Meeting> meeting_of(int ranks) { return std::make_shared<Meeting>(ranks); }
@@ -103,6 +113,7 @@ class Collectives final : public c10d::Backend {
   Collectives(std::shared_ptr<Meeting> meeting, int rank, int ranks)
       : Backend(rank, ranks), meeting_(std::move(meeting)) {}
   const std::string getBackendName() const override { return "simulated"; }
+  void abort() override { meeting_->abort(); }
 
   c10::intrusive_ptr<c10d::Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const auto op = options.reduceOp;
@@ -147,29 +158,81 @@ class Collectives final : public c10d::Backend {
       seen.push_back(launch.write(tensor));
       at::Tensor(tensor).record_stream(*stream_);
     }
-    const auto round = round_++;
-    const auto ticket = launch.run([=, meeting = meeting_, rank = static_cast<size_t>(getRank())] {
-      const auto combined = meeting->meet(round, rank, seen, combine);
-      for (size_t i = 0; i < seen.size(); ++i) {
-        seen[i].copy_(combined[i]);
-      }
-    });
-    meeting_->announce(round, queue, ticket);
+    launch.run(
+        [=, meeting = meeting_, rounds = rounds_, rank = static_cast<size_t>(getRank())] {
+          const auto combined = meeting->meet(rounds->begun++, rank, seen, combine);
+          for (size_t i = 0; i < seen.size(); ++i) {
+            seen[i].copy_(combined[i]);
+          }
+        },
+        [meeting = meeting_, rounds = rounds_](Queue& on, Ticket ticket) {
+          meeting->announce(rounds->queued++, on, ticket);
+        });
     end.record(queue);
     auto future = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::vector{device});
     future->markCompleted(tensors);  // on the collectives' stream, which those who ask wait for
     return c10::make_intrusive<DeviceWork>(getRank(), std::move(end), std::move(future));
   }
 
+  /// Of this rank, whose stream does them in the order in which they were queued.
+  struct Rounds {
+    uint64_t queued = 0, begun = 0;
+  };
+
   const std::shared_ptr<Meeting> meeting_;
+  const std::shared_ptr<Rounds> rounds_ = std::make_shared<Rounds>();
   std::optional<c10::Stream> stream_;
-  uint64_t round_ = 0;
+};
+
+/// What copies to the CPU and back.
+class HostCollectives final : public c10d::Backend {
+ public:
+  explicit HostCollectives(c10::intrusive_ptr<c10d::Backend> on_cpu)
+      : Backend(on_cpu->getRank(), on_cpu->getSize()), on_cpu_(std::move(on_cpu)) {}
+  const std::string getBackendName() const override { return "gloo"; }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return run(tensors, [&](Tensors& on_cpu) { return on_cpu_->allreduce(on_cpu, options); });
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    return run(tensors, [&](Tensors& on_cpu) { return on_cpu_->broadcast(on_cpu, options); });
+  }
+
+ private:
+  struct Done final : c10d::Work {
+    explicit Done(const Tensors& tensors)
+        : future(c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::vector{tensors.at(0).device()})) {
+      future->markCompleted(tensors);
+    }
+    bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+    c10::intrusive_ptr<Future> getFuture() override { return future; }
+    c10::intrusive_ptr<Future> future;
+  };
+
+  template <class Start>
+  static c10::intrusive_ptr<c10d::Work> run(const Tensors& tensors, const Start& start) {
+    Tensors on_cpu;
+    for (const at::Tensor& tensor : tensors) {
+      on_cpu.push_back(tensor.cpu());
+    }
+    start(on_cpu)->wait();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].copy_(on_cpu[i]);
+    }
+    return c10::make_intrusive<Done>(tensors);
+  }
+
+  const c10::intrusive_ptr<c10d::Backend> on_cpu_;
 };
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_collectives(std::shared_ptr<Meeting> meeting, int rank, int ranks) {
   return c10::make_intrusive<Collectives>(std::move(meeting), rank, ranks);
+}
+
+c10::intrusive_ptr<c10d::Backend> make_host_collectives(c10::intrusive_ptr<c10d::Backend> on_cpu) {
+  return c10::make_intrusive<HostCollectives>(std::move(on_cpu));
 }
 
 }  // namespace mezzo::simulated

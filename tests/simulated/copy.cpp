@@ -44,7 +44,7 @@ void copy_from_cpu(const at::Tensor& to, const at::Tensor& from, bool non_blocki
     const auto staged = from.clone();
     const auto copy = [=] { target.copy_(staged); };
     if (non_blocking) {
-      note_host_sync("copy_ from pageable memory");  // CUDA may wait here, and need not
+      note_host_sync("copy_ from pageable memory", &launch.queue());  // CUDA may wait here, and need not
       launch.run(copy);
     } else {
       launch.run_and_wait(copy);

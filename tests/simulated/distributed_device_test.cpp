@@ -1,12 +1,8 @@
 #include <ATen/ATen.h>
-#include <c10/core/DeviceGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
-#include "distributed/rank_threads.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/distributed/data_parallel/comm_hooks.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
@@ -15,7 +11,7 @@
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/sgd.h"
 #include "not_finite.h"
-#include "simulated/collectives.h"
+#include "simulated/device_ranks.h"
 #include "simulated/device_test.h"
 
 /// Two ranks with a device each: what they send each other is in order with what they
@@ -43,12 +39,7 @@ class DistributedDeviceTest : public simulated::DeviceTest {
  protected:
   /// Calls `work` on two ranks, each with its device current.
   static void on_two_ranks(const std::function<void(ProcessGroup& group, c10::Device device)>& work) {
-    const auto meeting = simulated::meeting_of(2);
-    const auto errors = RankThreads().run([&](ProcessGroup& group) {
-      const c10::Device device(kType, static_cast<c10::DeviceIndex>(group.rank()));
-      const c10::DeviceGuard guard(device);
-      group.c10d()->setBackend(kType, c10d::ProcessGroup::BackendType::CUSTOM,
-                               simulated::make_collectives(meeting, group.rank(), group.size()));
+    const auto errors = simulated::DeviceRanks().run([&](ProcessGroup& group, c10::Device device) {
       work(group, device);
       group.shutdown();
     });

@@ -45,7 +45,7 @@ at::Tensor taken_along(const c10::OperatorHandle& op, const at::Tensor& tensor, 
               argument.name(), " of ", op.operator_name(), " is on ", tensor.device(),
               ", expected all tensors to be on the same device");
   if (!is_number) {
-    note_host_sync("indices from pageable memory");
+    note_host_sync("indices from pageable memory", &Queue::of(current_stream(current_device())));
   }
   return tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor : tensor.clone();
 }

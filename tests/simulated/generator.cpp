@@ -76,7 +76,7 @@ at::Generator for_one_kernel(const std::optional<at::Generator>& generator) {
   const at::Generator drawn = generator && generator->defined() ? *generator : default_generator(current_device());
   TORCH_CHECK(drawn.device().type() == kType, "simulated device: a kernel cannot draw from a generator of ",
               drawn.device());
-  if (Recording* recording = current_recording()) {
+  if (Recording* recording = recording_of(Queue::of(current_stream(current_device())))) {
     recording->draws.push_back({drawn, at::detail::createCPUGenerator()});
     return recording->draws.back().numbers;
   }

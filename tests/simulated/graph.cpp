@@ -15,14 +15,25 @@
 namespace mezzo::simulated {
 namespace {
 
-std::atomic<Recording*> the_recording = nullptr;
-std::mutex queues_mutex;  // of all recordings
+std::mutex recordings_mutex;  // of the list and of the queues in it
+std::vector<Recording*> recordings;
+thread_local Recording* recording_of_thread = nullptr;
+
+/// Call with recordings_mutex held.
+Recording* find_recording_of(const Queue& queue) {
+  for (Recording* recording : recordings) {
+    if (std::ranges::find(recording->queues, &queue) != recording->queues.end()) {
+      return recording;
+    }
+  }
+  return nullptr;
+}
 
 using Kind = Recording::Step::Kind;
 
 class Graph final : public DeviceGraph {
  public:
-  explicit Graph(std::shared_ptr<GraphPool> pool) { recording_.pool = std::move(pool); }
+  Graph(std::shared_ptr<GraphPool> pool, bool goes_on) : goes_on_(goes_on) { recording_.pool = std::move(pool); }
   ~Graph() override { stop(); }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -30,9 +41,13 @@ class Graph final : public DeviceGraph {
   void begin() override {
     const auto stream = current_stream(current_device());
     TORCH_CHECK(stream != default_stream(current_device()), "simulated device: the default stream is not recorded");
-    recording_.queues = {&Queue::of(stream)};
-    Recording* nobody = nullptr;
-    TORCH_CHECK(the_recording.compare_exchange_strong(nobody, &recording_), "simulated device: recorded already");
+    Queue& queue = Queue::of(stream);
+    const std::lock_guard lock(recordings_mutex);
+    TORCH_CHECK(recording_of_thread == nullptr && find_recording_of(queue) == nullptr,
+                "simulated device: recorded already");
+    recording_.queues = {&queue};
+    recordings.push_back(&recording_);
+    recording_of_thread = &recording_;
   }
 
   void end() override {
@@ -44,8 +59,11 @@ class Graph final : public DeviceGraph {
   }
 
   void replay() override {
+    note_replay();
     Queue& queue = Queue::of(current_stream(current_device()));
-    poison_pool().enqueue(queue);
+    if (!goes_on_) {
+      poison_pool().enqueue(queue);
+    }
     std::vector<Event> events(recording_.events);
     for (const Recording::Step& step : recording_.steps) {
       Queue& on = step.queue == recording_.queues.front() ? queue : *step.queue;
@@ -62,8 +80,9 @@ class Graph final : public DeviceGraph {
 
  private:
   void stop() {
-    Recording* mine = &recording_;
-    the_recording.compare_exchange_strong(mine, nullptr);
+    const std::lock_guard lock(recordings_mutex);
+    std::erase(recordings, &recording_);
+    recording_of_thread = recording_of_thread == &recording_ ? nullptr : recording_of_thread;
   }
 
   /// By a clock for each stream, which ticks with its steps.
@@ -82,7 +101,8 @@ class Graph final : public DeviceGraph {
       }
       ++clock[step.queue->number()];
     }
-    Clock at_end = clocks[recording_.queues.front()];
+    Clock& at_end = clocks[recording_.queues.front()];
+    at_end.resize(std::max(at_end.size(), recording_.queues.front()->number() + 1));  // of one that recorded nothing
     for (const auto& [queue, clock] : clocks) {
       at_end.resize(std::max(at_end.size(), clock.size()));
       TORCH_CHECK(at_end[queue->number()] == clock[queue->number()],
@@ -124,12 +144,13 @@ class Graph final : public DeviceGraph {
     }
   }
 
+  const bool goes_on_;
   Recording recording_{};
 };
 
 class Graphs final : public DeviceGraphs {
  public:
-  std::unique_ptr<DeviceGraph> new_graph() override { return std::make_unique<Graph>(pool_); }
+  std::unique_ptr<DeviceGraph> new_graph(bool goes_on) override { return std::make_unique<Graph>(pool_, goes_on); }
   bool is_recording() const override { return recording_of(Queue::of(current_stream(current_device()))) != nullptr; }
 
  private:
@@ -144,15 +165,14 @@ class Graphs final : public DeviceGraphs {
 
 }  // namespace
 
-Recording* current_recording() { return the_recording; }
-
 Recording* recording_of(const Queue& queue) {
-  Recording* recording = the_recording;
-  if (recording == nullptr) {
-    return nullptr;
-  }
-  const std::lock_guard lock(queues_mutex);
-  return std::ranges::find(recording->queues, &queue) != recording->queues.end() ? recording : nullptr;
+  const std::lock_guard lock(recordings_mutex);
+  return find_recording_of(queue);
+}
+
+bool is_under_way(const Recording* recording) {
+  const std::lock_guard lock(recordings_mutex);
+  return std::ranges::find(recordings, recording) != recordings.end();
 }
 
 size_t Recording::record_event(Queue& queue) {
@@ -162,14 +182,16 @@ size_t Recording::record_event(Queue& queue) {
 
 void Recording::wait(Queue& queue, size_t event) {
   steps.push_back({Step::Kind::kWait, &queue, event});
-  const std::lock_guard lock(queues_mutex);
+  const std::lock_guard lock(recordings_mutex);
   if (std::ranges::find(queues, &queue) == queues.end()) {
     queues.push_back(&queue);
   }
 }
 
-void forbid_in_recordings(const std::string& what) {
-  if (Recording* recording = the_recording) {
+void forbid_in_recordings(const std::string& what, const Queue* queue) {
+  Recording* recording = queue != nullptr ? recording_of(*queue) : nullptr;
+  recording = recording != nullptr ? recording : recording_of_thread;
+  if (recording != nullptr) {
     recording->fault = what;
     TORCH_CHECK(false, "simulated device: ", what, " while a stream is recorded");
   }

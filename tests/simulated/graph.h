@@ -10,11 +10,12 @@
 #include "simulated/streams.h"
 
 /// Graphs: kernels that a stream was given while it was recorded, and others that its events led to, to be done again
-/// on the same memory. A recording is void, and says so at once and at its end, where the host waits for a device, or
-/// an event leads into it; and at its end, where its own stream does not wait for all the others. A replay fills all
-/// memory of its pool with poison first, so that nobody goes by what an earlier one left there; it draws the random
-/// numbers that its kernels would draw as they stand, as those of CUDA do; and it is a fault where it uses memory that
-/// was freed since.
+/// on the same memory. A recording is void, and says so at once and at its end, if its thread waits for a device, any
+/// thread waits for its streams, or an event leads into it; and at its end, if its own stream does not wait for all the
+/// others. Several threads may record at once, as CUDA's in thread-local mode. A replay that goes on with no other
+/// graph's results fills all memory of its pool with poison first, so that nobody uses what an earlier one left there.
+/// A replay draws the random numbers that its kernels would draw as they stand, as those of CUDA do. It is a fault if
+/// it uses memory that was freed since.
 namespace mezzo::simulated {
 
 /// Memory that was allocated while streams were recorded.
@@ -46,13 +47,13 @@ struct Recording {
   void wait(Queue& queue, size_t event);
 };
 
-/// The one of the process, if any.
-Recording* current_recording();
-/// The same, if this stream is part of it.
+/// The one that this stream is part of, if any.
 Recording* recording_of(const Queue& queue);
+/// Whether it has not ended yet.
+bool is_under_way(const Recording* recording);
 
-/// Makes a recording void, if there is one, and throws.
+/// Makes a recording of this thread, or of the stream, void, if there is one, and throws.
 /// @param what  such as "copy_ waits for the device"
-void forbid_in_recordings(const std::string& what);
+void forbid_in_recordings(const std::string& what, const Queue* queue = nullptr);
 
 }  // namespace mezzo::simulated

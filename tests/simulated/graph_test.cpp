@@ -39,7 +39,7 @@ class GraphTest : public DeviceTest {
   }
   template <class Work>
   std::unique_ptr<DeviceGraph> recorded(const Work& work) {
-    auto graph = graphs->new_graph();
+    auto graph = graphs->new_graph(/*goes_on=*/false);
     on_side([&] {
       graph->begin();
       work();
@@ -162,7 +162,9 @@ TEST_F(GraphTest, RecordsStreamsThatItsEventsLeadTo) {
   expect_fault("no event puts the two in order");
 }
 
-TEST_F(GraphTest, IsNotRecordedOnTheDefaultStream) { EXPECT_THROW(graphs->new_graph()->begin(), c10::Error); }
+TEST_F(GraphTest, IsNotRecordedOnTheDefaultStream) {
+  EXPECT_THROW(graphs->new_graph(/*goes_on=*/false)->begin(), c10::Error);
+}
 
 TEST_F(GraphTest, MayNotUseMemoryThatWasFreed) {
   auto x = at::ones({3}, device);
@@ -179,7 +181,7 @@ TEST_F(GraphTest, MayNotUseMemoryThatWasFreed) {
 }
 
 TEST_F(GraphTest, OneThatIsDroppedWhileItRecordsEnds) {
-  auto graph = graphs->new_graph();
+  auto graph = graphs->new_graph(/*goes_on=*/false);
   on_side([&] {
     graph->begin();
     graph.reset();

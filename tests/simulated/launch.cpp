@@ -102,16 +102,20 @@ Ticket Kernel::enqueue(Queue& queue) const {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     body();
   };
-  return queue.push(work, [&](const Clock& clock) {
+  const auto ticket = queue.push(work, [&](const Clock& clock) {
     const Access access{queue.number(), clock[queue.number()], name};
     for (const Use& use : uses) {
       use.block->accesses.add(access, clock, use.writes);
     }
   });
+  if (queued) {
+    queued(queue, ticket);
+  }
+  return ticket;
 }
 
-Ticket Launch::run(std::function<void()> body) {
-  Kernel kernel{count_.name, std::move(body), {}, {}, count_};
+Ticket Launch::run(std::function<void()> body, std::function<void(Queue&, Ticket)> queued) {
+  Kernel kernel{count_.name, std::move(body), {}, {}, count_, std::move(queued)};
   for (const auto& [key, used] : uses_) {
     kernel.uses.push_back({used.block, used.writes});
   }

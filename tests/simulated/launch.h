@@ -31,8 +31,9 @@ struct Kernel {
   std::string name;
   std::function<void()> body;
   std::vector<Use> uses;
-  std::vector<Draw> draws;           ///< that are not seeded yet
-  std::optional<LaunchCount> count;  ///< nullopt: a device would not be given it
+  std::vector<Draw> draws;                          ///< that are not seeded yet
+  std::optional<LaunchCount> count;                 ///< nullopt: a device would not be given it
+  std::function<void(Queue&, Ticket)> queued = {};  ///< told each time that it is; null: nobody asks
 
   /// Puts a copy of it, as it is now, at the end of a stream's work.
   Ticket enqueue(Queue& queue) const;
@@ -65,7 +66,8 @@ class Launch {
   const std::string& kernel() const { return count_.name; }
   Queue& queue() const { return queue_; }
   /// Queues it, or has it recorded where the stream is. Nobody waits.
-  Ticket run(std::function<void()> body);
+  /// @param queued  as Kernel's
+  Ticket run(std::function<void()> body, std::function<void(Queue&, Ticket)> queued = {});
   /// Queues it and waits for the stream, a host sync.
   void run_and_wait(std::function<void()> body);
 

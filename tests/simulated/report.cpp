@@ -13,7 +13,7 @@ namespace {
 struct Notes {
   std::mutex mutex;
   std::vector<std::string> host_syncs, faults;
-  int64_t kernels = 0;
+  int64_t kernels = 0, replays = 0;
   size_t faults_thrown = 0;
   std::exception_ptr error;
 };
@@ -29,8 +29,8 @@ std::vector<std::string> from(const std::vector<std::string>& all, size_t first)
 
 }  // namespace
 
-void note_host_sync(const std::string& what) {
-  forbid_in_recordings(what + " waits for the device");
+void note_host_sync(const std::string& what, const Queue* queue) {
+  forbid_in_recordings(what + " waits for the device", queue);
   const std::lock_guard lock(notes().mutex);
   notes().host_syncs.push_back(what);
 }
@@ -38,6 +38,11 @@ void note_host_sync(const std::string& what) {
 void note_kernel() {
   const std::lock_guard lock(notes().mutex);
   ++notes().kernels;
+}
+
+void note_replay() {
+  const std::lock_guard lock(notes().mutex);
+  ++notes().replays;
 }
 
 void note_fault(const std::string& fault) {
@@ -74,6 +79,7 @@ Watch::Watch() {
   first_sync_ = notes().host_syncs.size();
   first_fault_ = notes().faults.size();
   first_kernel_ = notes().kernels;
+  first_replay_ = notes().replays;
 }
 
 std::vector<std::string> Watch::host_syncs() const {
@@ -89,6 +95,11 @@ std::vector<std::string> Watch::faults() const {
 int64_t Watch::kernels() const {
   const std::lock_guard lock(notes().mutex);
   return notes().kernels - first_kernel_;
+}
+
+int64_t Watch::replays() const {
+  const std::lock_guard lock(notes().mutex);
+  return notes().replays - first_replay_;
 }
 
 }  // namespace mezzo::simulated

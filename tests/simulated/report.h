@@ -8,9 +8,12 @@
 /// What the simulated devices have done, and what was wrong with it.
 namespace mezzo::simulated {
 
-/// The host waited for a device, for the sake of `what`, which it may not while it records.
-void note_host_sync(const std::string& what);
+class Queue;
+
+/// The host waited for the stream's device, for the sake of `what`, which it may not while it records.
+void note_host_sync(const std::string& what, const Queue* queue);
 void note_kernel();
+void note_replay();
 /// A fault of the program, to be thrown at the next host sync. Call with order_mutex() held.
 void note_fault(const std::string& fault);
 /// What a kernel threw, to be thrown at the next host sync.
@@ -25,10 +28,11 @@ class Watch {
   std::vector<std::string> host_syncs() const;
   std::vector<std::string> faults() const;
   int64_t kernels() const;
+  int64_t replays() const;  ///< of graphs
 
  private:
   size_t first_sync_, first_fault_;
-  int64_t first_kernel_;
+  int64_t first_kernel_, first_replay_;
 };
 
 }  // namespace mezzo::simulated

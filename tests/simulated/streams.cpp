@@ -114,7 +114,7 @@ void Queue::demand(Ticket ticket) {
 }
 
 bool Queue::is_done(Ticket ticket) {
-  forbid_in_recordings("a query of a stream");
+  forbid_in_recordings("a query of a stream", this);
   demand(ticket);  // so that who asks again and again gets there
   const std::lock_guard lock(mutex_);
   return done_ >= ticket;
@@ -152,7 +152,7 @@ Clock& host_clock() {
 }
 
 void host_sync(Queue& queue, Ticket ticket, const Clock& clock, const std::string& what) {
-  note_host_sync(what);
+  note_host_sync(what, &queue);
   queue.wait(ticket);
   {
     const std::lock_guard order(order_mutex());
@@ -182,11 +182,12 @@ void Event::block(Queue& other) const {
   if (queue == nullptr || queue == &other) {
     return;
   }
-  if (recording != nullptr && recording == current_recording() && other.stream().id() != 0) {
+  if (recording != nullptr && is_under_way(recording) && other.stream().id() != 0) {
     return recording->wait(other, number);
   }
   if (recording != nullptr || recording_of(other) != nullptr) {
-    forbid_in_recordings("an event between a stream that is recorded and one that is not");
+    forbid_in_recordings("an event between a stream that is recorded and one that is not", queue);
+    forbid_in_recordings("an event between a stream that is recorded and one that is not", &other);
   }
   {
     const std::lock_guard order(order_mutex());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include "mezzo/text/models/bert_config.h"
 #include "mezzo/text/tasks/single_label_classification.h"
 #include "mezzo/text/train/trainer.h"
+#include "simulated/device_ranks.h"
 #include "simulated/device_test.h"
 #include "simulated/gpu_kernels.h"
 #include "text/models/deberta_v2_config.h"
@@ -417,6 +419,113 @@ TEST_P(TrainingRunTest, IsResumedToTheBit) {
   EXPECT_EQ(ScratchFolder::read(whole.output / "model.safetensors"),
             ScratchFolder::read(stopped.output / "model.safetensors"));
   EXPECT_THAT(steps_of(stopped), SizeIs(10));
+}
+
+/// Whole runs of two ranks. Texts differ in length, so that the ranks' steps are of different kinds.
+class RanksRunTest : public TrainingRunTest {
+ protected:
+  RanksRunTest() {
+    std::string rows;
+    for (int i = 0; i < 60; ++i) {
+      const std::string word(1, static_cast<char>('a' + i % 5));
+      std::string text = word;
+      for (int length = i * i % 13; length > 0; --length) text += length % 3 == 0 ? " b" : " " + word;
+      rows += R"({"text": ")" + text + R"(", "label": )" + std::to_string(i % 2) + "}\n";
+    }
+    folder.write("train.jsonl", rows);
+  }
+
+  TrainConfig config_of_ranks(const std::string& output, bool eager) const {
+    auto config = config_of("simulated", output);
+    config.all_reduce = "backend";
+    config.eager = eager;
+    return config;
+  }
+
+  /// @return how many graphs were replayed, and the first rank's result
+  std::pair<int64_t, TrainResult> train_ranks(
+      const TrainConfig& config, bool by_host = false, const std::function<bool()>& stop = [] { return false; }) const {
+    const Watch watch;
+    TrainResult result;
+    const auto errors =
+        simulated::DeviceRanks{.by_host = by_host}.run([&](distributed::ProcessGroup& group, c10::Device mine) {
+          auto own = config;
+          own.device = mine.index() == 0 ? "simulated:0" : "simulated:1";
+          auto mine_only = train(own, [&] { return group.rank() == 0 && stop(); }, &group);
+          if (group.rank() == 0) result = std::move(mine_only);
+          group.shutdown();
+        });
+    EXPECT_THAT(errors, testing::Each(IsEmpty()));
+    return {watch.replays(), std::move(result)};
+  }
+
+  void expect_same(const TrainConfig& config, const TrainConfig& other) const {
+    EXPECT_EQ(ScratchFolder::read(config.output / "model.safetensors"),
+              ScratchFolder::read(other.output / "model.safetensors"));
+    const auto mine = steps_of(config), others = steps_of(other);
+    ASSERT_THAT(mine, SizeIs(10));
+    ASSERT_THAT(others, SizeIs(10));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      for (const char* name : {"step", "loss", "grad_norm", "lr", "skipped", "loss_scale", "samples", "tokens"}) {
+        EXPECT_EQ(mine[i][name], others[i][name]) << name << " of step " << i + 1;
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, RanksRunTest, testing::Values(true), [](const auto&) { return "WithGpuKernels"; });
+
+TEST_P(RanksRunTest, RecordedStepsGiveTheBitsOfEagerOnes) {
+  const std::vector<std::function<void(TrainConfig&)>> settings{
+      [](TrainConfig& config) { config.grad_accumulation = 2; },
+      [](TrainConfig& config) {
+        config.precision = "fp16";
+        config.loss_scale = "dynamic:67108864";  // the first gradients overflow
+        config.gradient_compression = "fp16";
+        config.ema_decay = 0.999;
+      },
+      [](TrainConfig& config) {
+        config.precision = "fp16";
+        config.loss_scale = "dynamic:67108864";
+        config.zero_stage = 1;
+        config.grad_accumulation = 2;
+      },
+      [](TrainConfig& config) {
+        config.precision = "bf16";
+        config.master_weights = true;
+        config.zero_stage = 1;
+        config.gradient_compression = "bf16";
+        config.grad_accumulation = 2;
+      }};
+  for (size_t i = 0; i < settings.size(); ++i) {
+    for (const bool by_host : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "settings " << i << (by_host ? ", by the host" : ""));
+      const std::string name = std::to_string(i) + (by_host ? " host" : "");
+      auto eager = config_of_ranks(name + " eager", true), recorded = config_of_ranks(name + " recorded", false);
+      settings[i](eager);
+      settings[i](recorded);
+      EXPECT_EQ(train_ranks(eager, by_host).first, 0);
+      EXPECT_GE(train_ranks(recorded, by_host).first, 8);
+      expect_same(eager, recorded);
+      EXPECT_EQ(steps_of(recorded).front()["skipped"], recorded.precision == "fp16");
+    }
+  }
+}
+
+TEST_P(RanksRunTest, AResumedRunOfRecordedStepsGivesTheBitsOfAWholeOne) {
+  auto whole = config_of_ranks("whole", false), stopped = config_of_ranks("stopped", false);
+  for (TrainConfig* config : {&whole, &stopped}) {
+    config->precision = "fp16";
+    config->zero_stage = 1;
+  }
+  EXPECT_TRUE(train_ranks(whole).second.finished);
+  int asked = 0;
+  const auto result = train_ranks(stopped, /*by_host=*/false, [&] { return ++asked > 6; }).second;
+  EXPECT_FALSE(result.finished);
+  EXPECT_GT(result.steps, 3);
+  stopped.resume = "auto";
+  EXPECT_TRUE(train_ranks(stopped).second.finished);
+  expect_same(whole, stopped);
 }
 
 }  // namespace

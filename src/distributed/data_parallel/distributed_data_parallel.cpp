@@ -1,6 +1,8 @@
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
 
+#include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,6 +17,8 @@
 #include "distributed/data_parallel/make_reducer.h"
 #include "distributed/data_parallel/model_manifest.h"
 #include "distributed/data_parallel/pass_through.h"
+#include "distributed/group/backends.h"
+#include "graph/step_recording.h"
 
 namespace mezzo::distributed {
 namespace {
@@ -176,6 +180,71 @@ void DistributedDataParallelBase::Core::rebuild_buckets() {
   }
 }
 
+/// The reducer keeps autograd's nodes that add gradients, and so the stream that was current when it was made. A
+/// recorded step has a stream of its own, and cannot use the default one.
+void DistributedDataParallelBase::Core::follow_stream() {
+  const auto device = trained.parameters.front().device();
+  if (device.is_cpu()) {
+    return;
+  }
+  const auto current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (stream != current) {
+    for (const at::Tensor& parameter : trained.parameters) {
+      const auto node = torch::autograd::impl::grad_accumulator(parameter);
+      node->clear_input_metadata();
+      node->add_input_metadata(parameter);
+    }
+    stream = current;
+  }
+}
+
+bool DistributedDataParallelBase::Core::reduces_between_graphs() const {
+  return StepRecording::current() != nullptr &&
+         !can_be_captured(*group.c10d(), trained.parameters.front().device().type());
+}
+
+/// As the reducer does within backward: divides unless a hook does, reduces bucket by bucket, and hands the sums back.
+void DistributedDataParallelBase::Core::reduce_between_graphs() {
+  awaits_backward = false;
+  const at::NoGradGuard no_grad;
+  const auto for_each_gradient = [&](const auto& visit) {
+    for (const auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+      const auto parameters = bucket.getParameters();
+      const auto sent = bucket.getGradients();
+      for (size_t i = 0; i < sent.size(); ++i) {
+        TORCH_CHECK(parameters[i].grad().defined(), "backward gave some parameters no gradient");
+        visit(parameters[i].mutable_grad(), sent[i]);
+      }
+    }
+  };
+  const auto share = at::native::wrapped_scalar_tensor(1.0 / group.size());
+  for_each_gradient([&](const at::Tensor& gradient, at::Tensor sent) {
+    if (!has_hook) {
+      at::mul_out(sent, gradient, share);
+    } else if (!gradient.is_alias_of(sent)) {
+      sent.copy_(gradient);
+    }
+  });
+  StepRecording::current()->call_between_graphs([this] {
+    group.guard([&] {
+      counting_group->begin_step(/*notes=*/{});
+      for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+        const auto reduced = reducer->run_comm_hook(bucket);
+        reduced->waitAndThrow();
+        const auto result = c10d::detail::parseCppCommHookResult(reduced->value());
+        if (!result.is_same(bucket.getBuffer())) {
+          bucket.getBufferRef().copy_(result);
+        }
+      }
+    });
+  });
+  for_each_gradient([](const at::Tensor& gradient, const at::Tensor& sent) {
+    if (!gradient.is_alias_of(sent)) {
+      gradient.copy_(sent);
+    }
+  });
+}
+
 void DistributedDataParallelBase::Core::delay_reduction() {
   if (options.static_graph() && !delays_reduction) {
     delays_reduction = true;
@@ -200,26 +269,44 @@ void DistributedDataParallelBase::guard(const std::function<void()>& work) {
 }
 
 void DistributedDataParallelBase::backward(const at::Tensor& loss) {
-  core_->group.guard([&] { loss.backward(); });
+  core_->group.guard([&] {
+    loss.backward();
+    if (core_->awaits_backward) {
+      core_->reduce_between_graphs();
+    }
+  });
 }
 
 void DistributedDataParallelBase::before_forward() {
   Core& core = *core_;
   const bool reduces = core.reduces(), copies_buffers = core.copies_buffers();
-  if (reduces) {
-    core.counting_group->begin_step();
+  auto* const recording = StepRecording::current();
+  if (c10::GradMode::is_enabled()) {
+    core.follow_stream();
+  }
+  if (reduces && !core.reduces_between_graphs()) {
+    core.counting_group->begin_step(StepRecording::current_notes());
     core.reducer->prepare_for_forward();
   }
   if (!reduces && !copies_buffers) {
     return;
   }
+  TORCH_CHECK(recording == nullptr || !core.options.find_unused_parameters() || core.options.static_graph(),
+              "DistributedDataParallel: with find_unused_parameters the host reads which parameters were used; set "
+              "static_graph if all steps use the same");
   core.group.guard([&] {  // in forward passes without gradients too, if they copy buffers
     const int root = core.joining ? core.agree_on_step(reduces, copies_buffers) : 0;
     if (reduces) {
+      TORCH_CHECK(recording == nullptr || !core.reducer->should_rebuild_buckets(),
+                  "DistributedDataParallel: its first two steps are not recorded, since ranks agree on buckets then");
       core.rebuild_buckets();
+      if (core.reducer->should_rebuild_buckets()) {
+        warm_up_once_more();
+      }
     }
     if (copies_buffers) {
-      core.copy_buffers(root);
+      run_collective(core.group, core.trained.parameters.front().device().type(),
+                     [&core, root] { core.copy_buffers(root); });
     }
   });
 }
@@ -237,6 +324,15 @@ void DistributedDataParallelBase::after_forward(std::vector<at::Tensor>& outputs
   }
   core.copies_buffers_next = true;
   core.has_reduced = true;
+  if (core.reduces_between_graphs()) {
+    core.awaits_backward = true;
+    StepRecording::current()->check_at_end([&core] {
+      TORCH_CHECK(!std::exchange(core.awaits_backward, false),
+                  "DistributedDataParallel: call its backward(loss) instead of loss.backward(), after which a backend "
+                  "that works on the host reduces gradients");
+    });
+    return;
+  }
   core.reducer->prepare_for_backward(outputs);
   if (inspects_output()) {
     outputs = pass_through(outputs, [weak = core.weak_from_this()] {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/GradMode.h>
+#include <c10/core/Stream.h>
 
 #include <memory>
 #include <optional>
@@ -41,6 +42,12 @@ struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   bool copies_buffers() const { return module->is_training() && copies_buffers_next && has_buffers; }
   void copy_buffers(int root);
   void rebuild_buckets();
+  /// Has backward add gradients on the current stream, which may be another one than in the step before.
+  void follow_stream();
+  /// Whether the step is being recorded, for a backend that works on the host: buckets are then reduced after backward,
+  /// between two graphs.
+  bool reduces_between_graphs() const;
+  void reduce_between_graphs();
   /// Within join: tells the others what this rank is about to do; returns the
   /// rank whose buffers to copy.
   int agree_on_step(bool reduces_now, bool copies_buffers_now);
@@ -58,8 +65,10 @@ struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   bool syncs = true;                // no no_sync
   bool copies_buffers_next = true;  // once for each reduction
   bool has_hook = false;
-  bool has_reduced = false;       // this rank itself
-  bool delays_reduction = false;  // static graph: has seen its first backward
+  bool has_reduced = false;           // this rank itself
+  bool delays_reduction = false;      // static graph: has seen its first backward
+  bool awaits_backward = false;       // after which it reduces between graphs
+  std::optional<c10::Stream> stream;  // of accelerators: where backward adds gradients
   std::optional<JoinOptions> joining;
 };
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "distributed/group/nccl_backend.h"
+#include "graph/step_recording.h"
 
 namespace mezzo::distributed {
 namespace {
@@ -78,6 +79,21 @@ void add_backends(c10d::ProcessGroup& group,
                      make_nccl_backend(store, environment.rank, environment.world_size, device, timeout));
     group.setDefaultBackend(ProcessGroup::BackendType::NCCL);
   }
+}
+
+void run_collective(ProcessGroup& group, c10::DeviceType type, const std::function<void()>& collective) {
+  auto* const recording = StepRecording::current();
+  if (recording == nullptr || can_be_captured(*group.c10d(), type)) {
+    return group.guard(collective);
+  }
+  TORCH_CHECK(type != c10::kCPU,
+              "a collective on the CPU, where the host would read the result; make it between steps");
+  recording->call_between_graphs([&group, collective] { group.guard(collective); });
+}
+
+bool can_be_captured(c10d::ProcessGroup& group, c10::DeviceType type) {
+  const std::string name = group.getBackend(type)->getBackendName();
+  return type != c10::kCPU && name != "gloo" && name != "mpi" && name != "ucc";  // which work on the host
 }
 
 }  // namespace mezzo::distributed

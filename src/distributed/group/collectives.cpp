@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "distributed/group/backends.h"
+#include "graph/step_recording.h"
 #include "mezzo/distributed/group/process_group.h"
 
 namespace mezzo::distributed {
@@ -27,9 +29,9 @@ void ProcessGroup::check_tensor(const char* collective, const at::Tensor& tensor
                     tensor.device(), ", and the group is for ", options_.device(), "; set ProcessGroupOptions::device");
   if (options_.check_collectives()) {
     const auto sizes = tensor.sizes().slice(same_shape ? 0 : 1);
-    check_same(
-        {{"the tensor of a collective",
-          fmt::format("{} of {} [{}]", collective, c10::toString(tensor.scalar_type()), fmt::join(sizes, ", "))}});
+    const auto call =
+        fmt::format("{} of {} [{}]", collective, c10::toString(tensor.scalar_type()), fmt::join(sizes, ", "));
+    do_each_time(StepRecording::current_notes(), [this, call] { check_same({{"the tensor of a collective", call}}); });
   }
 }
 
@@ -48,8 +50,8 @@ void ProcessGroup::check_divides(const char* collective, int64_t rows, std::vect
 /// `start` begins a collective, which takes memory that is contiguous.
 template <class Start>
 void ProcessGroup::in_place(const at::Tensor& tensor, const Start& start) {
-  std::vector<at::Tensor> tensors{tensor.detach().contiguous()};
-  guard([&] { start(tensors)->wait(); });
+  const std::vector<at::Tensor> tensors{tensor.detach().contiguous()};
+  run_collective(*this, tensor.device().type(), [start, sent = tensors]() mutable { start(sent)->wait(); });
   if (!tensor.is_contiguous()) {
     tensor.detach().copy_(tensors[0]);
   }
@@ -58,9 +60,9 @@ void ProcessGroup::in_place(const at::Tensor& tensor, const Start& start) {
 void ProcessGroup::all_reduce(at::Tensor& tensor, c10d::ReduceOp op) {
   guard([&] {
     check_tensor("all_reduce", tensor);
-    in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
+    in_place(tensor, [this, op](std::vector<at::Tensor>& tensors) {
       c10d::AllreduceOptions options;
-      options.reduceOp = std::move(op);
+      options.reduceOp = op;
       return group_->allreduce(tensors, options);
     });
   });
@@ -70,7 +72,7 @@ void ProcessGroup::broadcast(at::Tensor& tensor, int root) {
   guard([&] {
     check_tensor("broadcast", tensor);
     TORCH_CHECK_VALUE(root >= 0 && root < size(), "broadcast: there is no rank ", root, " in a group of ", size());
-    in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
+    in_place(tensor, [this, root](std::vector<at::Tensor>& tensors) {
       c10d::BroadcastOptions options;
       options.rootRank = root;
       return group_->broadcast(tensors, options);
@@ -88,12 +90,13 @@ std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor) {
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor) {
-  std::vector<at::Tensor> inputs{tensor.detach().contiguous()};
+  const std::vector<at::Tensor> inputs{tensor.detach().contiguous()};
   std::vector<std::vector<at::Tensor>> outputs(1);
   for (int other = 0; other < size(); ++other) {
     outputs[0].push_back(at::empty_like(inputs[0]));
   }
-  guard([&] { group_->allgather(outputs, inputs)->wait(); });
+  run_collective(*this, tensor.device().type(),
+                 [this, to = outputs, from = inputs]() mutable { group_->allgather(to, from)->wait(); });
   return outputs[0];
 }
 
@@ -106,9 +109,11 @@ at::Tensor ProcessGroup::reduce_scatter(const at::Tensor& tensor, c10d::ReduceOp
     check_divides("reduce_scatter", tensor.size(0), parts);
     auto input = tensor.detach().contiguous();
     output = at::empty_like(input.narrow(0, 0, parts[0]));
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = std::move(op);
-    group_->reduce_scatter_single(output, input, options)->wait();
+    run_collective(*this, input.device().type(), [this, to = output, input, op]() mutable {
+      c10d::ReduceScatterOptions options;
+      options.reduceOp = op;
+      group_->reduce_scatter_single(to, input, options)->wait();
+    });
   });
   return output;
 }
@@ -128,7 +133,10 @@ at::Tensor ProcessGroup::all_to_all(const at::Tensor& tensor,
     }
     check_divides("all_to_all", shape[0], output_split_sizes);
     output = at::empty(shape, input.options());
-    group_->all_to_all_single(output, input, output_split_sizes, input_split_sizes)->wait();
+    run_collective(*this, input.device().type(),
+                   [this, to = output, input, output_split_sizes, input_split_sizes]() mutable {
+                     group_->all_to_all_single(to, input, output_split_sizes, input_split_sizes)->wait();
+                   });
   });
   return output;
 }
@@ -160,7 +168,7 @@ void ProcessGroup::barrier() { any(false); }
 bool ProcessGroup::any(bool here) {
   auto flag = at::empty({1}, at::kInt);
   flag.mutable_data_ptr<int32_t>()[0] = here ? 1 : 0;
-  in_place(flag, [&](std::vector<at::Tensor>& flags) {
+  in_place(flag, [this](std::vector<at::Tensor>& flags) {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     return group_->allreduce(flags, options);

@@ -70,14 +70,14 @@ c10::intrusive_ptr<c10d::Work> CountingGroup::allreduce(std::vector<at::Tensor>&
     torch::autograd::Engine::get_default_engine().queue_callback([ledger = ledger_] { ledger->end_compute(); });
   }
   const bool timed = sent.is_cpu();
-  {
-    const std::lock_guard lock(ledger_->mutex);
-    ++ledger_->stats.buckets;
-    ledger_->stats.gradient_bytes += bytes_of(sent);
-    if (timed && ledger_->under_way++ == 0) {
-      ledger_->busy_since = Clock::now();
+  do_each_time(notes_, [ledger = ledger_, timed, bytes = bytes_of(sent)] {
+    const std::lock_guard lock(ledger->mutex);
+    ++ledger->stats.buckets;
+    ledger->stats.gradient_bytes += bytes;
+    if (timed && ledger->under_way++ == 0) {
+      ledger->busy_since = Clock::now();
     }
-  }
+  });
   try {
     auto work = c10d::ProcessGroup::allreduce(tensors, options);
     if (timed) {
@@ -97,10 +97,13 @@ CommStats CountingGroup::stats() const {
   return ledger_->stats;
 }
 
-void CountingGroup::begin_step() {
-  const std::lock_guard lock(ledger_->mutex);
-  ++ledger_->stats.steps;
-  ledger_->compute_ended_at.reset();
+void CountingGroup::begin_step(const StepRecording::Notes& notes) {
+  notes_ = notes;
+  do_each_time(notes, [ledger = ledger_] {
+    const std::lock_guard lock(ledger->mutex);
+    ++ledger->stats.steps;
+    ledger->compute_ended_at.reset();
+  });
 }
 
 void CountingGroup::add_blocked(double seconds) {

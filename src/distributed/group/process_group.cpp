@@ -239,6 +239,8 @@ void ProcessGroup::meet() {
 }
 
 ProcessGroup::~ProcessGroup() {
+  aborting_.clear();
+  lost_rank_ = {};
   group_.reset();  // closes its connections, which the others notice
   if (others_may_ask_) {
     keep_store_for_others();
@@ -253,6 +255,7 @@ void ProcessGroup::shutdown() {
   if (hosts_store()) {
     wait_until_others_left();
   }
+  lost_rank_ = {};
   heartbeat_.reset();
   if (!hosts_store() && !environment_.launcher_hosts_store) {  // a launcher may take it away from now on
     store_->add(left_key(rank()), 1);
@@ -368,6 +371,56 @@ void ProcessGroup::guard(const std::function<void()>& work) {
   } catch (...) {
     announce_failure(kNoStdException);
     throw;
+  }
+}
+
+void ProcessGroup::wait(const std::function<bool()>& is_done) {
+  using Clock = std::chrono::steady_clock;
+  const auto wait_until = [&](Clock::time_point end) {
+    while (!is_done() && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return is_done();
+  };
+  guard([&] {
+    const auto end = Clock::now() + options_.timeout();
+    bool done = wait_until(Clock::now() + patience(options_.timeout()));
+    while (!done && Clock::now() < end && !knows_of_lost_rank()) {
+      done = wait_until(Clock::now() + milliseconds(1));
+    }
+    if (!done) {
+      abort();
+      wait_until(Clock::now() +
+                 8 * beat_interval(options_.timeout()));  // collectives of the device end without a result
+      throw c10::DistError("the device waits for other ranks");
+    }
+  });
+}
+
+/// Whether some rank has failed or has no heartbeat, as far as is known. Never waits.
+bool ProcessGroup::knows_of_lost_rank() {
+  if (parent_ != nullptr) {
+    return parent_->knows_of_lost_rank();
+  }
+  if (!lost_rank_.valid()) {
+    lost_rank_ = std::async(std::launch::async, [this] {
+      const auto census = heartbeat_->take_census();
+      return !(census.store_answers && census.failed.empty() && census.silent.empty() && census.gave_up.empty());
+    });
+  }
+  return lost_rank_.wait_for(milliseconds(0)) == std::future_status::ready && lost_rank_.get();
+}
+
+/// Ends what this rank's device waits for. Another thread does it, since NCCL's waits until graphs are destroyed.
+void ProcessGroup::abort() {
+  for (const c10::Device& device : group_->getDeviceTypes()) {
+    if (!device.is_cpu()) {
+      aborting_.push_back(
+          std::async(std::launch::async, [backend = group_->getBackend(device.type())] { backend->abort(); }));
+    }
+  }
+  if (parent_ != nullptr) {
+    parent_->abort();
   }
 }
 

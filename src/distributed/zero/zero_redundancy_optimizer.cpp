@@ -14,8 +14,10 @@
 #include <optional>
 #include <utility>
 
+#include "distributed/group/backends.h"
 #include "distributed/group/collect_tensors.h"
 #include "distributed/group/tensor_bucket.h"
+#include "graph/step_recording.h"
 #include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
 
@@ -182,9 +184,12 @@ void ZeroRedundancyOptimizer::plan_messages() {
 void ZeroRedundancyOptimizer::broadcast_parameters() {
   const auto found_inf = local_->found_inf();
   const bool nothing_changed = found_inf.defined() && found_inf.is_cpu() && found_inf.item<float>() != 0.0f;
-  if (group_.size() == 1 || nothing_changed) {
-    return;
+  if (group_.size() > 1 && !nothing_changed) {
+    run_collective(group_, first_device(groups_).type(), [this] { exchange_messages(); });
   }
+}
+
+void ZeroRedundancyOptimizer::exchange_messages() {
   struct InFlight {
     const Message& message;
     std::vector<at::Tensor> data;
@@ -201,25 +206,28 @@ void ZeroRedundancyOptimizer::broadcast_parameters() {
   };
   // Enough to keep every rank sending; more would only take memory.
   const size_t most_in_flight = 2 * static_cast<size_t>(group_.size());
-  group_.guard([&] {
-    for (const Message& message : messages_) {
-      if (in_flight.size() == most_in_flight) {
-        finish_first();
-      }
-      const bool mine = message.owner == group_.rank();
-      auto& sent = in_flight.emplace_back(
-          InFlight{message, {mine ? message.bucket.packed() : message.bucket.room()}, /*work=*/{}});
-      c10d::BroadcastOptions options;
-      options.rootRank = message.owner;
-      sent.work = group_.c10d()->broadcast(sent.data, options);
-      (mine ? statistics_.bytes_sent : statistics_.bytes_received) += message.bucket.bytes();
-    }
-    while (!in_flight.empty()) {
+  for (const Message& message : messages_) {
+    if (in_flight.size() == most_in_flight) {
       finish_first();
     }
+    const bool mine = message.owner == group_.rank();
+    auto& sent = in_flight.emplace_back(
+        InFlight{message, {mine ? message.bucket.packed() : message.bucket.room()}, /*work=*/{}});
+    c10d::BroadcastOptions options;
+    options.rootRank = message.owner;
+    sent.work = group_.c10d()->broadcast(sent.data, options);
+  }
+  while (!in_flight.empty()) {
+    finish_first();
+  }
+  do_each_time(StepRecording::current_notes(), [this] {
+    for (const Message& message : messages_) {
+      const bool mine = message.owner == group_.rank();
+      (mine ? statistics_.bytes_sent : statistics_.bytes_received) += message.bucket.bytes();
+    }
+    statistics_.steps += 1;
+    statistics_.messages += static_cast<int64_t>(messages_.size());
   });
-  statistics_.steps += 1;
-  statistics_.messages += static_cast<int64_t>(messages_.size());
 }
 
 /// Each rank has looked at the gradients of its share alone.
@@ -242,8 +250,8 @@ mezzo::detail::GradientStatistics ZeroRedundancyOptimizer::statistics_of_all(
   mezzo::detail::GradientStatistics all{
       .is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
   all.found_inf = sums[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
-  // Waits for the device only where this rank had no gradient.
-  if (own.is_measured && (has_gradients || sums[2].item<double>() > 0)) {
+  // Waits for the device only if this rank had no gradient. A recorded step has some on another rank.
+  if (own.is_measured && (has_gradients || StepRecording::current() != nullptr || sums[2].item<double>() > 0)) {
     all.norm = norm;
     all.sum_of_squares = sums[0];
   }

@@ -127,7 +127,7 @@ class Graphs final : public DeviceGraphs {
   explicit Graphs(c10::Device device) : device_(device) {}
 
   /// The allocator takes a pool's name as long as a graph uses it.
-  std::unique_ptr<DeviceGraph> new_graph() override {
+  std::unique_ptr<DeviceGraph> new_graph(bool /*goes_on*/) override {
     auto pool = pool_.lock();
     if (!pool) {
       pool = std::make_shared<const at::MempoolId_t>(at::cuda::graph_pool_handle());

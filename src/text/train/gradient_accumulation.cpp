@@ -47,7 +47,7 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
       share = share * 0;
     }
     enter(&StepParts::backward);
-    scale(share).backward();
+    model_.backward(scale(share));
     if (model_.has_masters() && batches.micro.size() > 1) {
       model_.accumulate_in_masters();
     }

@@ -112,12 +112,13 @@ MemoryEstimate estimate_memory(
   estimate.activations = activation_bytes(model, precision, config, batch);
   const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
                                                    : std::max(estimate.gradients, estimate.activations);
-  const bool is_recorded = !config.eager && can_record_steps(config, model.parameters().front().device(), ranks);
+  const bool is_recorded = !config.eager && can_record_steps(config, model.parameters().front().device());
+  const int64_t of_all_steps = ranks > 1 && !accumulates ? estimate.gradients : 0;  // buckets, which graphs share
   if (!config.save_every.is_never() || config.save_minutes > 0) {
     const int64_t saved = config.lora > 0 ? 2 * trained : count_parameters(model);  // factors, and the best ones
     estimate.checkpoint = kFloatBytes * (saved + (moments + (config.ema_decay > 0 ? 1 : 0)) * trained);
   }
-  estimate.total = estimate.weights + estimate.optimizer + (is_recorded ? 2 : 1) * of_step;
+  estimate.total = estimate.weights + estimate.optimizer + of_step + (is_recorded ? of_step - of_all_steps : 0);
   return estimate;
 }
 

@@ -30,7 +30,7 @@ struct BatchShape {
 /// gradients and activations counts, not both: a step drops its gradients at its end, and backward
 /// makes them layer by layer as it gives the activations back. Micro-batches after the first, and
 /// buckets that are exchanged among ranks, need both. Steps that are recorded into graphs need what
-/// counts twice: the graphs' memory stays theirs, and the first step of each kind runs beside it.
+/// counts twice: the graphs' memory stays theirs, and the first step of each kind runs beside it. Buckets are shared.
 /// @param config  for the optimizer, masters, checkpointing, accumulation and ZeRO
 /// @param model  whose weights need not be there yet
 MemoryEstimate estimate_memory(

@@ -33,6 +33,13 @@ void Ranks::all_or_none(const std::function<void()>& work) const {
 
 void Ranks::guard(const std::function<void()>& work) const { group_ != nullptr ? group_->guard(work) : work(); }
 
+at::Tensor Ranks::wait(HostCopy& copy) const {
+  if (group_ != nullptr) {
+    group_->wait([&] { return copy.has_arrived(); });
+  }
+  return copy.wait();
+}
+
 void Ranks::broadcast(const std::vector<at::Tensor>& tensors) const {
   if (group_ != nullptr) {
     const at::NoGradGuard no_grad;

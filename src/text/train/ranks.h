@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/device_copy.h"
 #include "mezzo/distributed/group/process_group.h"
 
 namespace mezzo::text {
@@ -40,6 +41,9 @@ class Ranks {
     return *std::move(made);
   }
   void guard(const std::function<void()>& work) const;
+  /// Waits for the copy.
+  /// @throws c10::Error  that names a rank for which the device waits in vain
+  at::Tensor wait(HostCopy& copy) const;
 
   /// Copies rank 0's tensors to the other ranks, in place.
   void broadcast(const std::vector<at::Tensor>& tensors) const;

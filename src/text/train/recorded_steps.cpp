@@ -51,15 +51,15 @@ GraphedStepOptions options_of(const TrainConfig& config) {
 
 }  // namespace
 
-bool can_record_steps(const TrainConfig& config, const c10::Device& device, int ranks) {
+bool can_record_steps(const TrainConfig& config, const c10::Device& device) {
   // Blocks with LoRA's dropout may pad their rows, for which the host must know the lengths.
-  return config.lora_dropout == 0 && !device.is_cpu() && ranks == 1 && GraphedStep::is_available(device);
+  return config.lora_dropout == 0 && !device.is_cpu() && GraphedStep::is_available(device);
 }
 
 RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, RunPlan plan, Compute compute)
     : setup_(setup),
       compute_(std::move(compute)),
-      is_possible_(can_record_steps(config, setup.device, plan.ranks)),
+      is_possible_(can_record_steps(config, setup.device)),
       kinds_(is_possible_ ? sizes_of(setup.train, plan, *config.max_length) : std::vector<StepSize>(),
              setup.model->config().max_tokens()),
       step_(

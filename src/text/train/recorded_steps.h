@@ -13,13 +13,14 @@
 
 namespace mezzo::text {
 
-/// Whether steps on this device can be recorded: never with several ranks, nor with LoRA's dropout.
-bool can_record_steps(const TrainConfig& config, const c10::Device& device, int ranks);
+/// Whether steps on this device can be recorded: never with LoRA's dropout.
+bool can_record_steps(const TrainConfig& config, const c10::Device& device);
 
 /// Training steps on a device that has graphs, recorded once for each kind of batch and replayed:
 /// one word of the CPU's where there were thousands of launches. Rows are rounded up with filler,
 /// so that few kinds come up, and how long the texts are is known to the device alone. A step
-/// comes to the same bits whether it was replayed or not.
+/// comes to the same bits whether it was replayed or not. Ranks have kinds of their own: one may record a step while
+/// another replays it.
 class RecordedSteps {
  public:
   /// A step of batches on the device, to what is read of it there.

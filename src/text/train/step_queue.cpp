@@ -96,7 +96,7 @@ auto StepQueue::with_advice_on_memory(int64_t number, const Work& work) {
                                      *config.batch_size, config.grad_accumulation));
     }
     if (!config.gradient_checkpointing) remedies.emplace_back("--gradient-checkpointing");
-    if (!config.eager && can_record_steps(run_.config, run_.setup.device, run_.ranks.size())) {
+    if (!config.eager && can_record_steps(run_.config, run_.setup.device)) {
       remedies.emplace_back("--eager, which keeps no memory for recorded steps");
     }
     remedies.emplace_back("a shorter --max-length");
@@ -167,7 +167,7 @@ at::Tensor StepQueue::compute(const StepBatches& batches) {
 StepQueue::Finished StepQueue::pop(Requests here) {
   Step step = std::move(queued_.front());
   queued_.pop_front();
-  const auto values = with_advice_on_memory(step.record.step - 1, [&] { return step.on_host.wait(); });
+  const auto values = with_advice_on_memory(step.record.step - 1, [&] { return run_.ranks.wait(step.on_host); });
   const auto value = values.accessor<double, 1>();
   StepRecord& record = step.record;
   record.grad_norm = value[kGradNorm];

@@ -31,6 +31,9 @@ class TrainingModel {
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random);
 
+  /// `loss.backward()`, which exchanges gradients between ranks.
+  void backward(const at::Tensor& loss) { ddp_ ? ddp_->backward(loss) : loss.backward(); }
+
   /// While it lives, backward adds to this rank's gradients only. Empty for one rank.
   std::unique_ptr<distributed::NoSyncGuard> no_sync();
 

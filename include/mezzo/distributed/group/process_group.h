@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,8 +33,13 @@ struct ProcessGroupOptions {
 /// and the collectives here look which rank has failed for a reason of its own or has no heartbeat,
 /// and throw an error that names it.
 ///
-/// Every rank must call the same collectives in the same order. Not thread-safe. Collectives wait
-/// for their result; on CUDA devices they sync the stream.
+/// Every rank must call the same collectives in the same order. Not thread-safe. Collectives on the CPU wait for their
+/// result. Those on a device are work of the current stream, as those of NCCL are: nobody waits for them.
+///
+/// In a step that a GraphedStep records, collectives of NCCL on tensors of the device become part of the graph. A
+/// backend that works on the host, such as Gloo, is called between two graphs in each replay. Collectives on the CPU,
+/// and those that return a value to the host, cannot be recorded. Ranks may record at different times: the order of the
+/// collectives that they execute stays the same. GraphedSteps must go before the group.
 class ProcessGroup {
  public:
   /// Meets the other ranks. A rank that waits for some seconds says so in a warning (TORCH_WARN).
@@ -105,6 +111,11 @@ class ProcessGroup {
   /// other ranks know and rethrows.
   void guard(const std::function<void()>& work);
 
+  /// Waits until `is_done()`, such as an event's `query()`. A collective that a graph replays has no timeout: if
+  /// another rank is lost meanwhile, or the timeout passes, aborts the communicator of the device, and throws as
+  /// `guard` does. Then no further collective of the device is possible. Asks 20,000 times a second at most.
+  void wait(const std::function<bool()>& is_done);
+
   /// Ends the group in good order: waits until every rank is here. Call last, after those of its subgroups. Where rank
   /// 0 hosts the store, it stays until the others need that no more, or have no heartbeat.
   void shutdown();
@@ -124,6 +135,8 @@ class ProcessGroup {
   int name_of(int other) const { return ranks_.empty() ? other : ranks_[static_cast<size_t>(other)]; }
   void check_tensor(const char* collective, const at::Tensor& tensor, bool same_shape = true);
   void check_divides(const char* collective, int64_t rows, std::vector<int64_t>& parts) const;
+  bool knows_of_lost_rank();
+  void abort();
   void announce_failure(const std::string& reason);
   [[noreturn]] void throw_blaming(const std::string& error);
 
@@ -136,8 +149,10 @@ class ProcessGroup {
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::unique_ptr<class Heartbeat> heartbeat_;
-  bool all_know_ = false;        // that the run fails, and why
-  bool others_may_ask_ = false;  // why this rank does not answer any more
+  std::future<bool> lost_rank_;              // asked for by `wait`
+  std::vector<std::future<void>> aborting_;  // NCCL's end when no graph uses them any more
+  bool all_know_ = false;                    // that the run fails, and why
+  bool others_may_ask_ = false;              // why this rank does not answer any more
 };
 
 /// The largest of all ranks' `found_inf`, for GradScalerOptions: all GradScalers then skip the same steps and keep the

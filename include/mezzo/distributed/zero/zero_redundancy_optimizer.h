@@ -138,6 +138,7 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public mezzo::de
   void copy_options_from_local();
   void drop_state_of_others() const;
   void broadcast_parameters();
+  void exchange_messages();
 
   struct Message;
 
