@@ -10,8 +10,8 @@ namespace mezzo::encoder {
 
 /// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen
 /// by autograd. On a CPU they are computed together (cpu::Products); elsewhere each is queued on
-/// the device at once, or beside. Sums and products may be float32 where a and b are not. A GPU does not round
-/// such a product before it is written. A CPU rounds it to the dtype of a and b first, unless cpu::can_be_packed.
+/// the device at once, or beside. Sums and products may be float32 where a and b are not; they are
+/// never rounded to the dtype of a and b.
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N]; of three dimensions, here and

@@ -6,7 +6,7 @@
 
 #include <random>
 
-#include "encoder/cpu/packed_products.h"
+#include "encoder/cpu/widened_product.h"
 
 namespace mezzo::encoder::cpu {
 namespace {
@@ -66,14 +66,34 @@ TEST_F(ProductsTest, AreThoseOfFloat64ForAnyNumberOfShapesAndThreads) {
   }
 }
 
-TEST_F(ProductsTest, OfHalfTypesRoundToTheirDtypeFirstUnlessPacked) {
-  for (const int64_t rows : {40, 300}) {  // LibTorch multiplies 40 rows on every CPU, and 300 on Intel's and ARM's
+/// Factors of half types, either way round in memory, and what a float32 product of them may be off by.
+struct HalfFactors {
+  at::Tensor a, b, product, bound;
+};
+
+HalfFactors half_factors(int64_t rows, at::ScalarType dtype, bool transposes) {
+  HalfFactors factors{at::randn({rows, 21}).to(dtype), at::randn({21, 280}).to(dtype), {}, {}};
+  factors.a[0].fill_(300), factors.b.select(1, 0).fill_(300);  // their product overflows float16
+  if (transposes) {
+    factors.a = factors.a.t().contiguous().t(), factors.b = factors.b.t().contiguous().t();
+  }
+  const auto a = factors.a.to(at::kDouble), b = factors.b.to(at::kDouble);
+  factors.product = at::mm(a, b);
+  factors.bound =
+      21 * 0x1p-24 * (at::mm(a.abs(), b.abs()) + 8);  // float32 rounds 21 sums, one of which starts at up to 8
+  return factors;
+}
+
+void expect_within(const at::Tensor& mine, const at::Tensor& right, const at::Tensor& bound) {
+  ASSERT_EQ(mine.scalar_type(), at::kFloat);
+  EXPECT_LE(((mine - right).abs() / bound).max().item<double>(), 1);
+}
+
+TEST_F(ProductsTest, OfHalfTypesAsFloat32AreNotRoundedToTheirDtype) {
+  for (const int64_t rows : {1, 40, 300}) {
     for (const auto dtype : {at::kBFloat16, at::kHalf}) {
-      const auto a = at::randn({rows, 20}).to(dtype), b = at::randn({20, 280}).to(dtype);
-      const auto right = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-      const bool is_packed = can_be_packed({at::empty({rows, 280}), {{a, b}}, false});
-      const double unit_roundoff = is_packed ? 0 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
       for (const int threads : {1, 2}) {
+        const auto [a, b, right, bound] = half_factors(rows, dtype, /*transposes=*/threads == 2);
         SCOPED_TRACE(testing::Message() << rows << " rows of " << dtype << ", " << threads << " threads");
         at::set_num_threads(threads);
         const auto start = at::randn({rows, 280}), total = start.clone();
@@ -81,14 +101,44 @@ TEST_F(ProductsTest, OfHalfTypesRoundToTheirDtypeFirstUnlessPacked) {
         const auto product = products.add(a, b, at::kFloat);
         products.add_to(total, a, b);
         products.compute();
-        ASSERT_EQ(product.scalar_type(), at::kFloat);
-        const auto bound = right.abs() * unit_roundoff + 20e-6;  // float32's rounding of 20 terms of order 1
-        EXPECT_TRUE(((product - right).abs() <= bound).all().item<bool>());
-        EXPECT_TRUE(((total - (start + right)).abs() <= bound).all().item<bool>());
-        EXPECT_EQ(at::equal(product, product.to(dtype).to(at::kFloat)), !is_packed);
+        expect_within(product, right, bound);
+        expect_within(total, start + right, bound);
       }
     }
   }
+}
+
+TEST_F(ProductsTest, OfHalfTypesAsFloat32AreNotRoundedByLibraries) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const bool transposes : {false, true}) {
+      SCOPED_TRACE(testing::Message() << dtype << ", transposed " << transposes);
+      const auto [a, b, right, bound] = half_factors(40, dtype, transposes);
+      const auto start = at::randn({40, 300});
+      for (const auto product :
+           {widened_product, +[](at::Tensor& output, const at::Tensor& x, const at::Tensor& y, bool adds) {
+              if (!widened_product_of_mkl(output, x, y, adds)) widened_product(output, x, y, adds);
+            }}) {
+        for (const bool adds : {false, true}) {
+          const auto all = start.clone();
+          auto part = all.narrow(1, 10, 280);  // as threads share a product
+          product(part, a, b, adds);
+          expect_within(part, right + start.narrow(1, 10, 280) * static_cast<int64_t>(adds), bound);
+          EXPECT_TRUE(at::equal(all.narrow(1, 0, 10), start.narrow(1, 0, 10)));
+          EXPECT_TRUE(at::equal(all.narrow(1, 290, 10), start.narrow(1, 290, 10)));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ProductsTest, OfExpandedHalfTypesAsFloat32AreThoseOfWholeOnes) {
+  const auto a = at::randn({40, 1}).to(at::kBFloat16).expand({40, 21}),
+             b = at::randn({1, 280}).to(at::kBFloat16).expand({21, 280});
+  auto output = at::empty({40, 280}), right = output.clone();
+  EXPECT_FALSE(widened_product_of_mkl(output, a, b, false));
+  widened_product(output, a, b, false);
+  widened_product(right, a.contiguous(), b.contiguous(), false);
+  EXPECT_TRUE(at::allclose(output, right));
 }
 
 TEST_F(ProductsTest, RepeatToTheBit) {

@@ -25,16 +25,6 @@ constexpr int64_t kFewestRows = 64;     // fewer do not pay for packing what the
 constexpr int64_t kPanelsOfATask = 4;   // packed by one task
 constexpr int64_t kTasksOfAThread = 4;  // of columns, where rows are few
 
-/// MKL and oneDNN multiply best on the processors of their maker what those have instructions for.
-bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
-#ifdef __x86_64__
-  return __builtin_cpu_is("intel") &&
-         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16")));
-#else
-  return true;
-#endif
-}
-
 bool is_readable(const at::Tensor& matrix) { return matrix.stride(0) == 1 || matrix.stride(1) == 1; }
 
 MatrixView view(const at::Tensor& matrix) { return {read_span(matrix), matrix.stride(0), matrix.stride(1)}; }
@@ -176,11 +166,22 @@ Blocks blocks_of(std::span<const ProductSum> sums, const ProductKernels& kernels
 
 }  // namespace
 
+bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
+#ifdef __x86_64__
+  return __builtin_cpu_is("intel") &&
+         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16")));
+#else
+  return true;
+#endif
+}
+
 bool can_be_packed(const ProductSum& sum) {
-  const bool pays = sum.output.size(0) >= kFewestRows || std::ranges::all_of(sum.terms, [](const auto& term) {
-                      return kept_panels(term.second) != nullptr;
-                    });
-  return are_ours(sum.terms.front().first.scalar_type()) && pays && sum.output.is_contiguous() &&
+  const auto dtype = sum.terms.front().first.scalar_type();
+  // LibTorch has no fast product of half types as float32.
+  const bool pays =
+      sum.output.size(0) >= kFewestRows || sum.output.scalar_type() != dtype ||
+      std::ranges::all_of(sum.terms, [](const auto& term) { return kept_panels(term.second) != nullptr; });
+  return are_ours(dtype) && pays && sum.output.is_contiguous() &&
          std::all_of(sum.terms.begin(), sum.terms.end(),
                      [](const auto& term) { return is_readable(term.first) && is_readable(term.second); });
 }

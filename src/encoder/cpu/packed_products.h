@@ -6,6 +6,10 @@
 
 namespace mezzo::encoder::cpu {
 
+/// Whether LibTorch's products of this dtype are the fastest, as those of MKL and oneDNN are on
+/// processors of their maker that have instructions for it.
+bool is_fast_in_libtorch(at::ScalarType dtype);
+
 /// Whether `compute_packed` takes it and LibTorch's products are the slower ones.
 bool can_be_packed(const ProductSum& sum);
 

@@ -10,6 +10,7 @@
 
 #include "encoder/cpu/int8_products.h"
 #include "encoder/cpu/packed_products.h"
+#include "encoder/cpu/widened_product.h"
 #include "kernels/cpu/share_out.h"
 
 namespace mezzo::encoder::cpu {
@@ -34,8 +35,7 @@ void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
   for (const auto& [a, b] : sum.terms) {
     const auto left = dim == 0 ? a.narrow(0, begin, length) : a, right = dim == 1 ? b.narrow(1, begin, length) : b;
     if (part.scalar_type() != left.scalar_type()) {
-      const auto product = at::mm(left, right);
-      is_empty ? part.copy_(product) : part.add_(product);
+      widened_product(part, left, right, /*adds=*/!is_empty);
     } else if (is_empty) {
       at::mm_out(part, left, right);
     } else {

@@ -25,9 +25,9 @@ class Products {
   /// output = a b in `compute`; dtypes as above.
   void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
-  /// total += a b in `compute`, in the order of the calls; `total` may be
-  /// float32 where a and b are not. `compute_packed` rounds the total once. LibTorch rounds each product to the
-  /// dtype of a and b before it is added; the same holds for a product as float32.
+  /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are
+  /// not. A float32 total or product is rounded to float32 alone. A total in half precision is
+  /// rounded once by `compute_packed`, and after each product by LibTorch.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.
