@@ -1,10 +1,9 @@
 """Trains and predicts with mezzo and with its Python peers in turn, and writes benchmarks/results/training.md: texts a second,
-peak memory, and whether losses fall alike. The peers are benchmarks/peers/train_step.py and predict_texts.py.
+peak memory. The peers are benchmarks/peers/train_step.py and predict_texts.py.
 
 Where LibTorch has no matrix products of its own for a precision, a step of a Python peer takes many minutes. Such a peer is
 measured once, on as few texts as the budget allows, and mezzo is compared with the best Python in fp32 as well.
 """
-import itertools
 import json
 import statistics
 import subprocess
@@ -231,49 +230,6 @@ def summary_table(workloads, results):
     return support.table(["mezzo against", "P1", "P2", "P2 in fp32", "peak memory of P2"], rows)
 
 
-def smooth(losses, window):
-    return [statistics.mean(losses[i : i + window]) for i in range(len(losses) - window + 1)]
-
-
-def curves(folder, options):
-    """Losses of training runs that start from the same weights, by program and seed. Order of texts and dropout differ."""
-    model = support.fresh_model(folder, options.curve_model, options.vocab)
-    low = ["bf16", "fp16"]
-    found = {}
-    for precision, seed in [("fp32", 1), ("fp32", 2), *((precision, 1) for precision in low)]:
-        records = support.train(folder / "out", "--model", model, "--train", options.train, "--limit", options.limit,
-                                "--precision", precision, "--max-steps", options.curve_steps, "--seed", seed,
-                                *threads(options))
-        found[f"mezzo, {precision}, seed {seed}"] = [r["loss"] for r in records if r["event"] == "step"]
-    for seed in (1, 2):
-        peer = support.peer("train_step.py", "--recipe", "p1", "--model", model, "--train", options.train, "--limit",
-                            options.limit, "--precision", "fp32", "--steps", options.curve_steps, "--warmup", 0, "--seed",
-                            seed, *threads(options))
-        found[f"P1, fp32, seed {seed}"] = peer["losses"]
-        print("curves", f"P1, seed {seed}", file=sys.stderr, flush=True)
-    return found
-
-
-def curve_section(losses, options):
-    window = min(20, options.curve_steps // 2)
-    smoothed = {name: smooth(values, window) for name, values in losses.items()}
-    shape = f"{options.curve_model['num_hidden_layers']} × {options.curve_model['hidden_size']}"
-    ends = support.table(["run", "mean loss of the first steps", f"of the last {window}"],
-                         [[name, f"{values[0]:.4f}", f"{values[-1]:.4f}"] for name, values in smoothed.items()])
-    rows = []
-    for one, other in itertools.combinations(smoothed, 2):
-        if one.startswith("mezzo") and other.startswith("mezzo") and "fp32" not in other:
-            continue  # the seed decides such a pair, or the rounding alone: neither says how far P1 may be
-        differences = [a - b for a, b in zip(smoothed[one], smoothed[other])]
-        rows.append([one, other, f"{statistics.mean(map(abs, differences)):.4f}", f"{statistics.mean(differences):+.4f}"])
-    apart = support.table(["run", "and", "mean absolute difference", "mean difference"], rows)
-    return [
-        "## Loss curves",
-        f"BERT {shape}, {options.curve_steps} steps from the same fresh weights; order of texts and dropout are each run's own."
-        f" Losses are averaged over {window} steps. mezzo and P1 may differ by what two seeds of one program differ by.",
-        ends, apart]
-
-
 def flags():
     parser = support.parser(__doc__)
     parser.add_argument("--workloads", nargs="*", default=[w.name for w in WORKLOADS], choices=[w.name for w in WORKLOADS])
@@ -286,13 +242,10 @@ def flags():
     parser.add_argument("--budget", type=float, default=120, help="seconds after which a peer starts no more measured steps")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave out torch.compile")
-    parser.add_argument("--curve-steps", type=int, default=100, help="0: no loss curves")
     options = parser.parse_args()
-    options.curve_model = support.MINILM
     if options.quick:
         options.rounds, options.steps, options.mezzo_steps, options.warmup = 1, 4, 4, 1
-        options.texts, options.limit, options.budget, options.curve_steps = 200, 400, 5, 4
-        options.compile, options.curve_model = False, support.TINY
+        options.texts, options.limit, options.budget, options.compile = 200, 400, 5, False
     return options
 
 
@@ -304,7 +257,6 @@ def main():
     options.tokens_of_a_text = tokens_of_a_text(options)
     with tempfile.TemporaryDirectory() as name:
         results = measure(workloads, Path(name), options)
-        losses = curves(Path(name), options) if options.curve_steps else None
     about = (
         f"Emotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5, the whole step with data"
         f" loading. P1: transformers, every text padded to 128 and tokenized in its step, AdamW as it comes. P2: tokenized"
@@ -317,8 +269,6 @@ def main():
     parts = ["## Summary", summary_table(workloads, results)]
     for workload in workloads:
         parts += [f"## {workload.title()[0].upper()}{workload.title()[1:]}", workload_table(results[workload.name])]
-    if losses:
-        parts += curve_section(losses, options)
     support.page(options, "training", "mezzo and Python, training and predicting", about, *parts)
 
 
