@@ -24,6 +24,8 @@ std::string ContentHash::hex() const {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+uint64_t ContentHash::low64() const { return XXH3_128bits_digest(&state_->xxh3).low64; }
+
 std::string hash_of_file(const std::filesystem::path& path) {
   ContentHash hash;
   for_each_piece(path, [&](const void* data, size_t size) { hash.update(data, size); });

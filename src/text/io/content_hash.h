@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -16,6 +17,8 @@ class ContentHash {
   void update(const void* data, size_t size);
   /// 32 hexadecimal digits, of all bytes so far.
   std::string hex() const;
+  /// The low 64 bits of hex().
+  uint64_t low64() const;
 
  private:
   struct State;

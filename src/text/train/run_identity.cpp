@@ -43,18 +43,17 @@ RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup) {
 }
 
 std::string summary_of(const TokenizedTexts& texts) {
-  ContentHash hash;
-  const auto targets = texts.targets.contiguous();
-  const size_t row_bytes = texts.ids.empty() ? 0 : targets.nbytes() / texts.ids.size();
-  for (size_t i = 0; i < texts.ids.size(); ++i) {
-    const uint64_t length = texts.ids[i].size();
-    hash.update(&length, sizeof(length));
-    hash.update(texts.ids[i].data(), length * sizeof(texts.ids[i][0]));
-    if (!texts.token_types.empty()) {
-      hash.update(texts.token_types[i].data(), length * sizeof(texts.token_types[i][0]));
-    }
-    hash.update(static_cast<const char*>(targets.const_data_ptr()) + i * row_bytes, row_bytes);
+  std::vector<uint64_t> hashes(texts.ids.size());
+  for (const int64_t i : texts.ids.storage_order()) {
+    ContentHash hash;
+    hash.update(texts.ids[i].data(), texts.ids[i].size_bytes());
+    if (!texts.token_types.empty()) hash.update(texts.token_types[i].data(), texts.token_types[i].size_bytes());
+    hashes[i] = hash.low64();
   }
+  const auto targets = texts.targets.contiguous();
+  ContentHash hash;
+  hash.update(hashes.data(), hashes.size() * sizeof(hashes[0]));
+  hash.update(targets.const_data_ptr(), targets.nbytes());
   return fmt::format("{} texts of hash {}", texts.ids.size(), hash.hex());
 }
 
