@@ -178,11 +178,10 @@ def flags_of(row, options):
 def train_with_mezzo(row, options):
     steps = options.steps or row.steps
     warmup = 2 * steps if row.length == EMOTION else min(10, 2 * steps)  # in which steps are recorded
-    run(options, support.PROGRAM, "train", "--recipe", "reference", "--output", options.folder / "out", "--overwrite", "--quiet", "--dev-ratio", 0,
-        "--eval-every", 0, "--model-config", support.write_config(options.folder, model_of(row, options)), "--train",
-        data_of(row.length, row.batch * steps, options), *flags_of(row, options), "--max-steps", warmup + steps)
-    timed = support.records(options.folder / "out", "step")[warmup:]
-    return dict(value=sum(record["samples"] for record in timed) / sum(record["seconds"] for record in timed))
+    run(options, support.PROGRAM, *support.TRAIN, "--output", options.folder / "out", "--model-config",
+        support.write_config(options.folder, model_of(row, options)), "--train", data_of(row.length, row.batch * steps, options),
+        *flags_of(row, options), "--max-steps", warmup + steps)
+    return dict(value=support.rate(support.records(options.folder / "out", "step")[warmup:]))
 
 
 def predict_with_mezzo(row, options):

@@ -58,8 +58,7 @@ def profile(folder, flags, warmup, seconds):
     """Samples `seconds` of a run after its first `warmup` steps. Returns (milliseconds a step by place, milliseconds a step)."""
     out, data = Path(folder) / "profiled", Path(folder) / "perf.data"
     shutil.rmtree(out, ignore_errors=True)  # its records would pass for those of this run
-    command = [support.PROGRAM, "train", "--recipe", "reference", "--output", out, "--overwrite", "--quiet", "--dev-ratio", "0", "--eval-every", "0",
-               *flags, "--max-steps", "1000000"]
+    command = [support.PROGRAM, *support.TRAIN, "--output", out, *flags, "--max-steps", "1000000"]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         wait_for_steps(out, warmup, process)

@@ -22,16 +22,15 @@ def train(case, folder, options):
     ranks = 1 if case == "one process" else os.cpu_count()
     threads = os.cpu_count() // ranks
     out = folder / "out"
-    command = ["train", "--recipe", "reference", "--model-config", support.write_config(folder, options.model), "--vocab", options.vocab, "--train",
-               options.train, "--limit", 4000, "--dev-ratio", 0, "--eval-every", 0, "--output", out, "--overwrite", "--quiet",
-               "--precision", "fp32", "--max-steps", options.steps + options.warmup, "--batch-size", options.batch // ranks,
+    command = [*support.TRAIN, "--model-config", support.write_config(folder, options.model), "--vocab", options.vocab, "--train",
+               options.train, "--limit", 4000, "--output", out, "--precision", "fp32", "--max-steps", options.steps + options.warmup, "--batch-size", options.batch // ranks,
                "--threads", threads, *CASES[case]]
     start = [support.PROGRAM] if ranks == 1 else [support.PROGRAM, "launch", "--nproc", ranks, "--"]
     support.run(*start, *command, env={"OMP_NUM_THREADS": str(threads)})
     records = support.records(out)
     steps = [r for r in records if r["event"] == "step"]
     timed = steps[options.warmup:]
-    result = dict(rate=sum(r["samples"] for r in timed) / sum(r["seconds"] for r in timed), losses=[r["loss"] for r in steps],
+    result = dict(rate=support.rate(timed), losses=[r["loss"] for r in steps],
                   memory=[r for r in records if r["event"] == "end"][0]["peak_memory_bytes"])
     for r in records:
         if r["event"] == "communication":

@@ -154,9 +154,9 @@ def main():
     options = support.parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        flags = ["train", "--recipe", "reference", "--model-config", support.write_config(folder, support.TINY), "--vocab", options.vocab,
-                 "--train", options.train, "--limit", "2000", "--dev-ratio", "0", "--eval-every", "0", "--precision", "fp32", "--overwrite",
-                 "--batch-size", "16", "--learning-rate", "1e-3", "--threads", "1", "--max-steps", "20", "--quiet", "--all-reduce", "backend"]
+        flags = [*support.TRAIN, "--model-config", support.write_config(folder, support.TINY), "--vocab", options.vocab, "--train", options.train,
+                 "--limit", "2000", "--precision", "fp32", "--batch-size", "16", "--learning-rate", "1e-3", "--threads", "1", "--max-steps", "20",
+                 "--all-reduce", "backend"]
         results = {}
         cases = dict(list(CASES.items())[:3]) if options.quick else CASES
         for case, (link, more) in cases.items():

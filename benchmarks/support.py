@@ -70,10 +70,19 @@ def run(*command, timeout=None, check=True, env=None):
     return done
 
 
+# Nothing but steps, by the recipe of the reference program.
+TRAIN = ["train", "--recipe", "reference", "--overwrite", "--quiet", "--dev-ratio", "0", "--eval-every", "0"]
+
+
 def train(out, *flags, env=None):
-    """A `mezzo train` that does nothing but steps, by the recipe of the reference program. Returns the records of its metrics.jsonl."""
-    run(PROGRAM, "train", "--recipe", "reference", "--output", out, "--overwrite", "--quiet", "--dev-ratio", "0", "--eval-every", "0", *flags, env=env)
+    """Runs TRAIN and returns the records of its metrics.jsonl."""
+    run(PROGRAM, *TRAIN, "--output", out, *flags, env=env)
     return records(out)
+
+
+def rate(steps):
+    """Texts a second of the records of steps."""
+    return sum(step["samples"] for step in steps) / sum(step["seconds"] for step in steps)
 
 
 def records(out, event=None):

@@ -45,9 +45,9 @@ def train(model, precision, threads, folder, options, env=None):
 def count(model, precision, threads, folder, options):
     """Milliseconds a step that threads compute, the busiest first, as the kernel counts them. They wait asleep, not spinning."""
     out = folder / f"count-{threads}"
-    command = [support.PROGRAM, "train", "--recipe", "reference", "--model-config", support.write_config(folder, model), "--vocab", options.vocab, "--train", options.train,
-               "--limit", options.limit, "--precision", precision, "--device", "cpu", "--threads", threads, "--batch-size", options.batch,
-               "--output", out, "--quiet", "--dev-ratio", 0, "--eval-every", 0, "--save-minutes", 0, "--max-steps", 100_000]
+    command = [support.PROGRAM, *support.TRAIN, "--model-config", support.write_config(folder, model), "--vocab", options.vocab, "--train",
+               options.train, "--limit", options.limit, "--precision", precision, "--device", "cpu", "--threads", threads, "--batch-size",
+               options.batch, "--output", out, "--save-minutes", 0, "--max-steps", 100_000]
     process = subprocess.Popen(list(map(str, command)), env={**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive",
                                                              "GOMP_SPINCOUNT": "0"})
 
