@@ -252,8 +252,10 @@ void Optimizer::zero_grad(bool set_to_none) {
     }
   };
   for (const at::Tensor& parameter : detail::all_parameters(*this)) {
-    zero(parameter);
-    zero(half_copy_of(parameter));
+    if (!zero_deferred_rows(parameter)) {
+      zero(parameter);
+      zero(half_copy_of(parameter));
+    }
   }
 }
 

@@ -114,6 +114,7 @@ std::vector<std::string> Optimizer::state_keys() const {
 
 /// Of all parameters, by their numbers.
 void Optimizer::visit_state(const StateVisitor& visit) const {
+  catch_up();
   size_t index = 0;
   for (const auto& group : param_groups_) {
     const auto names = slot_names(group.options());
@@ -212,6 +213,7 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& state_d
 }
 
 void Optimizer::drop_state(size_t index) {
+  catch_up();
   if (const auto parameters = detail::all_parameters(*this); index < parameters.size()) {
     auto* const key = parameters[index].unsafeGetTensorImpl();
     state_.erase(key);

@@ -146,6 +146,7 @@ void Optimizer::write_device_values() const {
 /// Leaves out a buffer that no step has filled: LibTorch would dampen the first gradient into it.
 void Optimizer::copy_archived(torch::optim::Optimizer& saved) const {
   write_device_values();
+  catch_up();
   saved.param_groups() = std::vector(param_groups_);
   const bool counts = step_count(*make_state()) != nullptr;
   for (const auto& [parameter, state] : state_) {

@@ -573,6 +573,23 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   }
 }
 
+TEST(FusedBlocks, AddTheGradientOfAnEmbeddingToOneThatIsThere) {
+  const auto ids = at::randint(7, {40}), positions = at::randint(3, {40}), norm = at::ones({8});
+  const auto start = at::randn({20, 8}), grad = at::randn({40, 8});
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto table = at::randn({20, 8}).to(dtype), others = at::randn({3, 8}).to(dtype);
+    const auto gradient = [&](const at::Tensor& there) {
+      const auto word = table.detach().clone().requires_grad_();
+      word.mutable_grad() = there;
+      embedding_layer_norm(word, others, others, ids, positions, {}, {norm, norm, 1e-5}, {}).backward(grad.to(dtype));
+      return word.grad();
+    };
+    const auto there = start.to(dtype);
+    EXPECT_TRUE(at::equal(gradient(there.clone()), there + gradient({}))) << dtype;
+    EXPECT_EQ(gradient(there).const_data_ptr(), there.const_data_ptr());
+  }
+}
+
 TEST(FusedBlocks, RefuseIdsThatTheModelDoesNotHave) {
   const auto table = at::randn({5, 8}), norm = at::ones({8});
   const auto run = [&](int64_t id, int64_t position, int64_t type = 0) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -246,6 +247,43 @@ TEST_F(ElementKernelsTest, AdamRoundsWhereItSays) {
           kernels.adam(mine.data(), gradient.data(), my_mean.data(), my_square.data(), my_largest.data(), size, c);
           expect_same(mine, right_amsgrad);
           expect_same(my_largest, right_largest);
+        }
+      }
+    }
+  });
+}
+
+TEST_F(ElementKernelsTest, AdamWithoutGradientTakesTheStepsOfAdam) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  with_all_kernels([&](const ElementKernels& kernels) {
+    for (const AdamSettings settings : {AdamSettings{0.9, 0.999, 1e-8, false, true},
+                                        AdamSettings{0.5, 0.9, 1e-30, false, true},   // denormals are kept
+                                        AdamSettings{0.5, 0.9, 0, false, true},       // 0 / 0
+                                        AdamSettings{0.5, 0.9, 1e-8, false, false}})  // the decay is a gradient
+    {
+      for (const size_t size : {1, 63, 64, 200}) {
+        for (const float scale : {0.0f, 1e-36f, 1.0f}) {  // moments that are 0, become 0, and do not
+          auto param = normal(size), mean = normal(size, scale), square = normal(size, scale * scale);
+          for (float& number : square) number = std::fabs(number);
+          if (size > 64) {  // of the second block; the others may be at rest
+            param[70] = -0.0f, mean[71] = -0.0f, square[72] = -0.0f, square[73] = kInf, square[74] = kLargestNan;
+            mean[75] = kLargestNan, param[76] = kInf;
+          }
+          std::vector<AdamConstants> steps;
+          for (int step = 1; step <= 400; ++step) {
+            steps.push_back(adam_constants(settings, 1e-3 * step, 0.01, step, {}, settings.eps == 1e-8));
+          }
+          const Numbers no_gradient(size);
+          auto right = param, right_mean = mean, right_square = square;
+          for (const AdamConstants& step : steps) {
+            kernels.adam(right.data(), no_gradient.data(), right_mean.data(), right_square.data(), nullptr,
+                         static_cast<int64_t>(size), step);
+          }
+          kernels.adam_without_gradient(param.data(), mean.data(), square.data(), static_cast<int64_t>(size),
+                                        steps.data(), static_cast<int64_t>(steps.size()));
+          expect_same(param, right);
+          expect_same(mean, right_mean);
+          expect_same(square, right_square);
         }
       }
     }

@@ -5,11 +5,15 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
+#include <memory>
 #include <vector>
 
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo {
+namespace detail {
+class DeferredRows;
+}
 
 /// torch::optim::AdamOptions, the same defaults.
 /// A group's options are of LibTorch's class: cast to torch::optim::AdamOptions.
@@ -44,10 +48,33 @@ class AdamW : public detail::OptimizerOf<AdamWOptions, torch::optim::AdamWOption
  public:
   using OptimizerOf::OptimizerOf;
 
+  /// From now on `step` updates only the rows of an embedding `table` that were read since
+  /// `zero_grad`. The other rows must have gradients of 0. Their updates wait until `read_rows`,
+  /// `catch_up`, or a call that reads or writes the optimizer's state. All results are bit-identical
+  /// to those of whole updates. A step then costs little memory traffic for a table with many rows.
+  ///
+  /// The table's gradient stays allocated: `zero_grad` sets the gradients of the rows that were read
+  /// to 0, also if it is asked to drop gradients.
+  /// @param table  a parameter of this optimizer: [R, C], float32, contiguous, on the CPU, without a half copy
+  /// @throws c10::ValueError  for another tensor, a second table, `amsgrad`, `maximize` or stochastic rounding
+  void defer_rows(const at::Tensor& table);
+  /// Brings rows of the table up to date. Call it before each forward, with the token ids that the forward looks up.
+  /// @param ids  integers of any shape, on the CPU
+  /// @throws c10::ValueError  without `defer_rows`
+  /// @throws c10::IndexError  for an id that is no row of the table
+  void read_rows(const at::Tensor& ids);
+  /// Brings all rows up to date. Call it before anything else reads or writes the table. Does nothing
+  /// without `defer_rows`.
+  void catch_up() const override;
+
  protected:
   void update(const torch::optim::OptimizerOptions& options,
               const std::vector<ParameterUpdate>& updates,
               const GradientFactors& factors) override;
+  bool zero_deferred_rows(const at::Tensor& parameter) override;
+
+ private:
+  std::shared_ptr<detail::DeferredRows> deferred_;
 };
 
 }  // namespace mezzo

@@ -168,6 +168,9 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// Drops the state of the `index`-th parameter.
   void drop_state(size_t index);
 
+  /// Makes updates that wait (AdamW::defer_rows).
+  virtual void catch_up() const {}
+
  protected:
   using NamedOptions = detail::NamedOptions;
 
@@ -197,6 +200,9 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
                       const GradientFactors& factors) = 0;
 
   bool maximizes() const { return options_.maximize; }
+  bool rounds_stochastically() const { return options_.stochastic_rounding_seed.has_value(); }
+  /// Zeroes the gradients of a parameter's rows, if updates of others wait; else returns false.
+  virtual bool zero_deferred_rows(const at::Tensor& /*parameter*/) { return false; }
 
   /// Before LibTorch's templates write the groups and the state: gives them the step counts and the
   /// learning rate that lie on a device. Waits for the device.

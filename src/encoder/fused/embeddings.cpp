@@ -1,3 +1,5 @@
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_unique.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
@@ -7,8 +9,16 @@
 namespace mezzo::encoder::fused {
 namespace {
 
-/// The gradient of an embedding table from that of its rows, as they were looked up.
+/// The gradient of an embedding table from that of its rows, as they were looked up. On the CPU a
+/// gradient that is there already gets only those rows added.
 at::Tensor grad_table(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows) {
+  if (rows.is_cpu() && table.is_leaf() && table.grad().defined()) {
+    const auto [numbers, places] = at::_unique(indices, /*sorted=*/true, /*return_inverse=*/true);
+    auto sums = at::zeros({numbers.size(0), rows.size(1)}, rows.options().dtype(at::kFloat));
+    ops_of(rows).add_rows_at(places, rows, sums);
+    return at::_sparse_coo_tensor_unsafe(numbers.unsqueeze(0), sums.to(table.scalar_type()), table.sizes(), {},
+                                         /*is_coalesced=*/true);
+  }
   auto grad = at::zeros(table.sizes(), table.options().dtype(at::kFloat));
   ops_of(rows).add_rows_at(indices, rows, grad);
   return grad.to(table.scalar_type());

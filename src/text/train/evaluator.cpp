@@ -65,6 +65,7 @@ Evaluation Evaluator::evaluate(EvalRecord record, const TokenizedTexts& texts, c
 /// Of all ranks, on each; undefined if it was stopped.
 at::Tensor Evaluator::outputs_of(const TokenizedTexts& texts) {
   begin_ = Clock::now();
+  model_.catch_up();
   auto outputs =
       predict_outputs(*run_.setup.model, texts, run_.setup.precision, [&](int64_t) { return !run_.stop_requested(); },
                       {.rank = run_.ranks.rank(), .of = run_.ranks.size()});

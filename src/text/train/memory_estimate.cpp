@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/train/recorded_steps.h"
+#include "text/train/training_model.h"
 
 namespace mezzo::text {
 namespace {
@@ -110,8 +111,11 @@ MemoryEstimate estimate_memory(
   estimate.optimizer = state * (is_sharded ? std::max(trained / ranks, largest_parameter(model)) : trained);
   estimate.optimizer += config.ema_decay > 0 ? trained * kFloatBytes : 0;
   estimate.activations = activation_bytes(model, precision, config, batch);
+  // The gradient of a table whose updates wait is kept from step to step.
+  const auto table = deferred_table(config, model, ranks);
+  const int64_t kept = table.defined() ? kFloatBytes * table.numel() : 0;
   const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
-                                                   : std::max(estimate.gradients, estimate.activations);
+                                                   : std::max(estimate.gradients, estimate.activations + kept);
   const bool is_recorded = !config.eager && can_record_steps(config, model.parameters().front().device());
   const int64_t of_all_steps = ranks > 1 && !accumulates ? estimate.gradients : 0;  // buckets, which graphs share
   if (!config.save_every.is_never() || config.save_minutes > 0) {

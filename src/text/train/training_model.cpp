@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "mezzo/distributed/data_parallel/shared_memory_all_reduce.h"
-#include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
@@ -80,6 +79,18 @@ distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::Pro
 
 }  // namespace
 
+at::Tensor deferred_table(const TrainConfig& config, const ModelForTask& model, int ranks) {
+  // Other ranks' gradients are of any rows. Averages read all rows at each step.
+  if (config.optimizer != "adamw" || ranks > 1 || config.master_weights || config.ema_decay > 0) return {};
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (item.key().ends_with("word_embeddings.weight") && parameter.requires_grad() && parameter.is_cpu()) {
+      return parameter;
+    }
+  }
+  return {};
+}
+
 TrainingModel::TrainingModel(const TrainConfig& config,
                              const RunSetup& setup,
                              const Ranks& ranks,
@@ -108,6 +119,10 @@ TrainingModel::TrainingModel(const TrainConfig& config,
   make_optimizer(config);
   if (ranks.size() > 1) {
     exchange_gradients(config);
+  }
+  if (const auto table = deferred_table(config, *model_, ranks.size()); table.defined()) {
+    deferring_ = dynamic_cast<AdamW*>(whole_.get());
+    deferring_->defer_rows(table);
   }
   if (config.ema_decay > 0) {
     average_.emplace(parameters_, config.ema_decay);
@@ -150,6 +165,7 @@ void TrainingModel::exchange_gradients(const TrainConfig& config) {
 }
 
 at::Tensor TrainingModel::forward(const PackedBatch& batch, const DropoutSeed& random) {
+  if (deferring_ != nullptr) deferring_->read_rows(batch.input_ids);
   return ddp_ ? ddp_->forward(batch, random) : model_->forward(batch, random);
 }
 
@@ -183,6 +199,7 @@ void TrainingModel::set_weights_aside() {
 
 /// Adds the model's own weights to those that are there already.
 NamedTensors TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
+  catch_up();
   if (sharded_) {
     by_name.merge(sharded_->weights());
   }

@@ -11,6 +11,7 @@
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
 #include "mezzo/distributed/zero/sharded_master_weights.h"
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
+#include "mezzo/optim/adam.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/models/model_for_task.h"
@@ -21,6 +22,10 @@
 
 namespace mezzo::text {
 
+/// The word embeddings, if updates of the rows that no batch reads can wait (AdamW::defer_rows);
+/// else undefined.
+at::Tensor deferred_table(const TrainConfig& config, const ModelForTask& model, int ranks);
+
 /// A model with all that updates it: the optimizer, whole or sharded; float32 masters, where the
 /// model itself is half; and the exchange of gradients, where there are several ranks. Every rank
 /// must make the same calls.
@@ -30,6 +35,11 @@ class TrainingModel {
   TrainingModel(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, const Checkpoint* resumed);
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random);
+
+  /// Before the model is used otherwise than by `forward`: makes updates of embeddings that wait.
+  void catch_up() {
+    if (whole_) whole_->catch_up();
+  }
 
   /// `loss.backward()`, which exchanges gradients between ranks.
   void backward(const at::Tensor& loss) { ddp_ ? ddp_->backward(loss) : loss.backward(); }
@@ -96,6 +106,7 @@ class TrainingModel {
   std::vector<NamedParameter> parameters_;  // all, or the masters of those that are trained
   std::optional<distributed::ShardedMasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
+  AdamW* deferring_ = nullptr;        // whole_, if updates of embeddings wait
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
   std::optional<distributed::DistributedDataParallel<ModelForTask>> ddp_;
   std::optional<WeightAverage> average_;

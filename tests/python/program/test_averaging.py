@@ -101,6 +101,19 @@ def test_evaluates_what_it_keeps_and_resumes_to_the_bit(way, small, texts, tmp_p
             assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("way", [["--precision", "fp32", "--weight-decay", 0], *WAYS[1:2], ["--precision", "fp16", "--loss-scale", "dynamic:1e9"]],
+                         ids=lambda way: " ".join(map(str, way)))  # fmt: skip
+def test_embeddings_whose_updates_wait_are_those_of_whole_updates(way, small, texts, tmp_path):  # noqa: F811
+    """Averages read all embeddings at each step, so with them no update waits."""
+    flags = [*way, "--dev", texts[0], "--eval-every", 7, "--save-every", 5, "--keep", 9, "--max-steps", 40, "--learning-rate", 1e-2]
+    train(small, texts, tmp_path / "waiting", *flags)
+    train(small, texts, tmp_path / "whole", *flags, "--ema-decay", DECAY)
+    for step in 5, 40:
+        for part in "weights", "optimizer":
+            name = f"checkpoints/step-{step}/{part}.safetensors"
+            assert (tmp_path / "waiting" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
 @pytest.mark.parametrize("more", [[], ["--zero-stage", 1]], ids=["whole", "sharded"])
 def test_two_ranks_keep_the_same_average(more, small, texts, tmp_path):  # noqa: F811
     flags = ["train", "--model", small, "--train", texts[0], "--dev-ratio", 0, "--dropout", 0, "--seed", 7, "--max-length", 24,

@@ -35,6 +35,9 @@ struct ElementKernels {
                float* max_exp_avg_sq,
                int64_t count,
                const AdamConstants& c);
+  /// The same, step after step, for gradients of 0, without amsgrad: a pass over memory does all steps.
+  void (*adam_without_gradient)(
+      float* param, float* exp_avg, float* exp_avg_sq, int64_t count, const AdamConstants* steps, int64_t num_steps);
   /// @param momentum_buffer  nullptr without momentum
   void (*sgd)(float* param, const float* gradient, float* momentum_buffer, int64_t count, const SgdConstants& c);
   /// @param momentum_buffer  nullptr without momentum
@@ -63,9 +66,9 @@ struct ElementKernels {
   void (*add)(const float* a, const float* b, float* sum, int64_t count);
 };
 
-#define MEZZO_FOR_ELEMENT_KERNELS(what)                                                                            \
-  what(to_float) what(from_float) what(round_stochastically) what(adam) what(sgd) what(rmsprop) what(lamb_moments) \
-      what(lamb_norms) what(lamb_params) what(sum_of_squares) what(add)
+#define MEZZO_FOR_ELEMENT_KERNELS(what)                                                                       \
+  what(to_float) what(from_float) what(round_stochastically) what(adam) what(adam_without_gradient) what(sgd) \
+      what(rmsprop) what(lamb_moments) what(lamb_norms) what(lamb_params) what(sum_of_squares) what(add)
 
 /// Those for `instruction_set()`.
 const ElementKernels& element_kernels();
