@@ -50,10 +50,12 @@ std::string summary_of(const TokenizedTexts& texts) {
     if (!texts.token_types.empty()) hash.update(texts.token_types[i].data(), texts.token_types[i].size_bytes());
     hashes[i] = hash.low64();
   }
-  const auto targets = texts.targets.contiguous();
   ContentHash hash;
   hash.update(hashes.data(), hashes.size() * sizeof(hashes[0]));
-  hash.update(targets.const_data_ptr(), targets.nbytes());
+  if (texts.targets.defined()) {  // there may be no texts, as without --dev
+    const auto targets = texts.targets.contiguous();
+    hash.update(targets.const_data_ptr(), targets.nbytes());
+  }
   return fmt::format("{} texts of hash {}", texts.ids.size(), hash.hex());
 }
 
