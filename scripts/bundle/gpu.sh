@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# After build.sh: what a GPU is needed for. Tests in C++ and Python, operators under compute-sanitizer,
-# benchmarks. Each part has a bound in time, and the next one runs whatever comes of it. What a part
-# says goes to results/NAME.txt, a line of it to results/summary.txt; ends with 1 where one failed.
-#   bash gpu.sh [PART…] [-- FLAG…]     parts: cpp python sanitizer benchmarks; flags of benchmarks/gpu.py
+# After build.sh: what a GPU is needed for. Ranks of NCCL on one GPU, tests in C++ and Python, operators under
+# compute-sanitizer, benchmarks. Each part ends within 4 minutes, and the next one runs whatever comes of it. What a part
+# says goes to results/NAME.txt, a line of it to results/summary.txt; ends with 1 if one failed.
+#   bash gpu.sh [PART…] [-- FLAG…]     parts: nccl cpp python sanitizer benchmarks; flags of benchmarks/gpu.py
 #   bash gpu.sh --without-gpu [PART…]  whether it all runs: tests that want a GPU skip, benchmarks are tiny
-# MEZZO_PYTHON: as for build.sh. MEZZO_LIMIT: seconds of the longest part, the benchmarks; 3000. A second call goes on
+# MEZZO_PYTHON: as for build.sh. MEZZO_LIMIT: seconds of each part, 235 by default. A second call of benchmarks goes on
 # with the rows that the first one had no time for.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 python=${MEZZO_PYTHON:-python3}
+limit=${MEZZO_LIMIT:-235}
 parts=() flags=() has_gpu=1
 while (($#)); do
   case $1 in
     --) shift; flags=("$@"); break ;;
     --without-gpu) has_gpu=0 ;;
-    cpp | python | sanitizer | benchmarks) parts+=("$1") ;;
-    *) echo "gpu: what is \"$1\"? Parts are cpp, python, sanitizer and benchmarks" >&2; exit 2 ;;
+    nccl | cpp | python | sanitizer | benchmarks) parts+=("$1") ;;
+    *) echo "gpu: what is \"$1\"? Parts are nccl, cpp, python, sanitizer and benchmarks" >&2; exit 2 ;;
   esac
   shift
 done
-((${#parts[@]})) || parts=(cpp python sanitizer benchmarks)
+((${#parts[@]})) || parts=(nccl cpp python sanitizer benchmarks)
 if [[ ! -d build ]]; then
   echo "gpu: nothing is built here; run bash build.sh first" >&2
   exit 1
@@ -47,28 +48,32 @@ counts_of() {
     tail -n 4 | tr -s ' \n' ' '
 }
 
-# part NAME SECONDS COMMAND…
+# part NAME COMMAND…
 part() {
-  local name=$1 seconds=$2 begin=$SECONDS status=0 outcome=passed
-  shift 2
-  timeout --kill-after=20 "$seconds" "$@" >"results/$name.txt" 2>&1 </dev/null || status=$?
+  local name=$1 begin=$SECONDS status=0 outcome=passed
+  shift
+  timeout --kill-after=5 "$limit" "$@" >"results/$name.txt" 2>&1 </dev/null || status=$?
   if ((status)); then
     failed=1
     outcome="FAILED ($status)"
-    ((status != 124 && status != 137)) || outcome="STOPPED at $seconds s"
+    ((status != 124 && status != 137)) || outcome="STOPPED at $limit s"
   fi
   say "$name" "$outcome" "$((SECONDS - begin)) s; $(counts_of "results/$name.txt")"
 }
 
 tests() { # NAME… of ctest
   for name in "$@"; do
-    part "$name" 900 ctest --test-dir build --no-tests=error -V -R "^${name//./\\.}\$"
+    part "$name" ctest --test-dir build --no-tests=error -V -R "^${name//./\\.}\$"
   done
 }
 
 say "$(date '+%F %T')" "${parts[*]}" "$(cat mezzo/.commit)"
 for part_name in "${parts[@]}"; do
   case $part_name in
+    nccl)
+      ranks=(--device cuda:0)
+      ((has_gpu)) || ranks=(--device cpu --steps 40)
+      part nccl "$python" mezzo/scripts/bundle/nccl.py --mezzo "$MEZZO_PROGRAM" --results results/nccl "${ranks[@]}" ;;
     cpp) tests cuda_kernel_tests encoder_tests core_tests text_tests device_tests distributed_tests ;;
     python)
       [[ ! -d third_party/python || ! -d build/python ]] || cp -r third_party/python/. build/python
@@ -86,16 +91,15 @@ for part_name in "${parts[@]}"; do
         for tool in memcheck racecheck; do
           # Memory that LibTorch keeps for itself would hide what lies beyond a tensor; its own kernels
           # are many, and not looked at.
-          part "$tool" 900 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+          part "$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
             --kernel-regex kns=mezzo build/bin/encoder_tests --gtest_filter='*OperatorOnDeviceTest*_on_cuda'
         done
       else
         say sanitizer "left out" "there is no GPU"
       fi ;;
     benchmarks)
-      limit=${MEZZO_LIMIT:-3000}
       ((has_gpu)) || flags=(--device cpu --quick --candidates "varlen, recorded" grouped "${flags[@]}")
-      part benchmarks "$limit" "$python" mezzo/benchmarks/gpu.py --results results --minutes $(((limit - 30) / 60)) "${flags[@]}" ;;
+      part benchmarks "$python" mezzo/benchmarks/gpu.py --results results --minutes $(((limit - 30) / 60)) "${flags[@]}" ;;
   esac
 done
 ((failed == 0)) && say "all" "passed" "" || say "all" "NOT PASSED" "see results/"

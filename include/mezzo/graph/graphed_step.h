@@ -78,7 +78,10 @@ struct GraphedStepCounts {
 /// - takes numbers that change, such as a learning rate or the step of mezzo's dropout, from
 ///   tensors on the device. Random numbers of LibTorch's generators go on as they would;
 /// - does without what only the CPU would see: `GradScalerOptions().max_consecutive_skips` looks
-///   at recorded steps no more.
+///   at recorded steps no more;
+/// - may call collectives of mezzo::distributed, with DistributedDataParallel, its hooks and ZeroRedundancyOptimizer.
+///   Those of NCCL become part of the graph. Those of a backend that works on the host are called between two graphs in
+///   each replay. The first two steps of a DistributedDataParallel are not recorded, and do not count as warm-up.
 /// A step that waits, reads, replaces a tensor for the next call, or does what graphs cannot hold
 /// ends in an error when it is recorded.
 ///
@@ -108,8 +111,8 @@ struct GraphedStepCounts {
 /// twice there.
 ///
 /// The step runs on a stream of its own, before which and after which the caller's current stream
-/// stands in order. A call that replays never syncs the device; one that records may. Not
-/// thread-safe; what the step uses must outlive this object.
+/// stands in order. A call that replays never syncs the device, except for a collective that the host makes; a call
+/// that records may. Not thread-safe; what the step uses must outlive this object.
 ///
 /// @see torch.cuda.graph, torch.cuda.make_graphed_callables (Python), neither of which LibTorch
 ///     has in C++. Differs: whole steps, several shapes, warm-up steps count.
