@@ -235,7 +235,7 @@ TEST_F(GraphedRanksTest, AStepIsOneGraphOrTwoAroundEachCallOfTheHost) {
     return static_cast<double>(trained[0].replays) / static_cast<double>(steps);
   };
   EXPECT_EQ(graphs_per_step(cases()[0], /*by_host=*/false), 1);
-  // Of which the first sends buffers, the second gradients and the third whether gradients overflowed.
+  // Between them the host sends buffers, then gradients, then whether gradients overflowed.
   EXPECT_EQ(graphs_per_step(cases()[0], /*by_host=*/true), 4);
 }
 
