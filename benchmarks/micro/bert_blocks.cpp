@@ -86,8 +86,7 @@ void run(const Shape& shape, double p) {
                                          .value = {square[2], bias[2]},
                                          .output = {square[3], bias[3]},
                                          .norm = norm,
-                                         .num_heads = shape.heads,
-                                         .weights_dropout = site,
+                                         .attention = {.num_heads = shape.heads, .dropout = site},
                                          .output_dropout = site};
   const auto attention = [&] { return attention_block(x, attention_params, layout); };
   const auto attention_of_aten = [&] { return reference::attention_block(x, attention_params, layout); };

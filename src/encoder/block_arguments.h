@@ -18,6 +18,21 @@ using OptionalTensor = std::optional<at::Tensor>;
 inline at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); }
 inline int64_t seed_of(const DropoutSite& dropout) { return static_cast<int64_t>(dropout.key.seed); }
 
+/// A dropout of the seed and step of `other`.
+/// @throws c10::ValueError  unless p is in [0, 1)
+inline DropoutSite beside(const DropoutSite& other, double p, int64_t site) {
+  DropoutSite result = DropoutSite::of(p, seed_of(other), other.key.step, site, {}, at::kCPU);
+  result.step_offset = other.step_offset;
+  return result;
+}
+
+/// What attention of rows `x` gives on the Meta device.
+inline at::Tensor rows_of_attention(const at::Tensor& x,
+                                    const AttentionDescription& attention,
+                                    const SequenceLayoutPtr& layout) {
+  return x.new_empty({attention.only_first_queries ? layout->size() : x.size(0), x.size(1)});
+}
+
 /// Kernels take elements as they lie in memory.
 inline at::Tensor dense(const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
 

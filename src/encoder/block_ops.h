@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "encoder/attention.h"
 #include "encoder/blocks.h"
 #include "encoder/dropout_site.h"
 
@@ -38,34 +39,6 @@ struct ActivationGradients {
   at::Tensor bias;     ///< [F] float32
 };
 
-/// Biases [H] of the products that made query, key and value, which the kernel adds; undefined
-/// for none.
-struct AttentionBiases {
-  at::Tensor query, key, value;
-};
-
-/// Attention over packed rows, without autograd: T rows of all
-/// sequences.
-struct PackedAttention {
-  at::Tensor query, key, value;  ///< [T, H]; contiguous, or columns of one matrix
-  AttentionBiases biases;
-  int64_t num_heads;
-  SequenceLayoutPtr layout;
-  DropoutSite dropout;              ///< weight of query row t and key j of head h: see packed_attention.h
-  TokenPositions positions = {};    ///< only where the device has PreNormOps
-  bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
-  RelativePositions relative = {};  ///< in place of `positions`; tables contiguous, of the dtype of `query`
-};
-
-struct AttentionGradients {
-  at::Tensor query, key, value;  ///< shapes and dtypes as the inputs; zero in rows of padding and filler
-  AttentionBiases biases;        ///< float32; undefined where the inputs have none
-  /// Whose columns the first three are, [T, 3 H], or but the key's and value's, [T, 2 H], where queries
-  /// are of first tokens only; undefined if they lie apart.
-  at::Tensor all = {};
-  at::Tensor relative_key = {}, relative_query = {};  ///< float32; undefined where the inputs are
-};
-
 /// Attention of the B sequences' first tokens to rows of which keys and values are linear
 /// functions, so that neither need be computed: query . (W row) = (W^T query) . row, and a sum of
 /// weights times W row + b is W (sum of weights times row) + (sum of weights) b. A bias of the keys
@@ -75,7 +48,7 @@ struct FirstTokenAttention {
   at::Tensor rows;   ///< [T, H], dtype of `query`
   float scale;       ///< of the scores
   SequenceLayoutPtr layout;
-  DropoutSite dropout;  ///< as in PackedAttention
+  DropoutSite dropout;  ///< of the weights, as in AttentionDescription
 };
 
 struct WeightedRows {
@@ -164,11 +137,6 @@ struct BlockOps {
   bool takes_columns;
   const PreNormOps* pre_norm;  ///< nullptr where a device has none
 
-  /// Whether the operator mezzo::packed_attention does it faster than `packed_attention` here, as LibTorch's flash
-  /// attention, which uses tensor cores, does for long texts; nullptr: never. Looks at sizes, dtype, device and layout
-  /// alone, and may be asked before queries, keys and values are computed.
-  bool (*leaves_attention)(const PackedAttention& attention) = nullptr;
-
   /// One application of the mask. `x`: of any shape.
   at::Tensor (*dropout)(const at::Tensor& x, const DropoutSite& site);
 
@@ -227,33 +195,33 @@ struct BlockOps {
                                                   const at::Tensor& bias,
                                                   Activation activation);
 
-  /// @param log_sum_exp  set to float32 [T, num_heads], which backward needs;
-  ///   nullptr if it will not be called
-  /// @return [T, H], dtype of `query`. Rows of padding and filler are zero.
-  at::Tensor (*packed_attention)(const PackedAttention& attention, at::Tensor* log_sum_exp);
+  /// @param log_sum_exp  set to float32, a row as `query` and a column a head, which backward needs; nullptr if it
+  ///   will not be called
+  /// @return sizes and dtype of `query`. Rows of padding and filler are zero.
+  at::Tensor (*packed_attention)(const AttentionArguments& attention, at::Tensor* log_sum_exp);
 
   /// @param output, log_sum_exp  what forward gave
-  AttentionGradients (*packed_attention_backward)(const PackedAttention& attention,
+  AttentionGradients (*packed_attention_backward)(const AttentionArguments& attention,
                                                   const at::Tensor& output,
                                                   const at::Tensor& log_sum_exp,
                                                   const at::Tensor& grad);
 
+  /// nullptr where a device computes keys and values for it.
   /// @param log_sum_exp  set to float32 [B, num_heads], which backward needs;
   ///   nullptr if it will not be called
-  WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp);
+  WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp) = nullptr;
 
   FirstTokenGradients (*first_token_attention_backward)(const FirstTokenAttention& attention,
                                                         const at::Tensor& log_sum_exp,
                                                         const WeightedRows& grad,
-                                                        at::ScalarType rows_dtype);
+                                                        at::ScalarType rows_dtype) = nullptr;
 };
 
-/// Its functions, for what each kind of device says of all of them.
+/// Its functions that every device has.
 #define MEZZO_FOR_BLOCK_OPS(what)                                                                       \
   what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm) \
       what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)     \
-          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)         \
-              what(first_token_attention) what(first_token_attention_backward)
+          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)
 
 /// Those for a kind of device; nullptr where the fused blocks cannot run there.
 const BlockOps* block_ops(c10::DeviceType device_type);

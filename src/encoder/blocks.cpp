@@ -102,11 +102,6 @@ const Operator<decltype(embedding_meta)> embedding_op(
 
 using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, const SequenceLayoutPtr&);
 
-template <AttentionFunction& kFused, AttentionFunction& kReference>
-at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return fused::can_attend(x, params.num_heads) ? kFused(dense(x), params, layout) : kReference(x, params, layout);
-}
-
 template <AttentionFunction& kCompute>
 at::Tensor attention_kernel(const at::Tensor& x,
                             at::TensorList weights,
@@ -115,83 +110,49 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             const at::Tensor& norm_weight,
                             const at::Tensor& norm_bias,
                             double norm_eps,
-                            int64_t num_heads,
                             const SequenceLayoutPtr& layout,
-                            double weights_dropout,
+                            const AttentionHolderPtr& attention,
                             double output_dropout,
-                            int64_t seed,
-                            int64_t step,
-                            int64_t weights_site,
                             int64_t output_site,
-                            const OptionalTensor& step_offset,
                             const OptionalTensor& position_key,
-                            const OptionalTensor& position_query,
-                            const OptionalTensor& position_rows) {
-  constexpr const char* kOp = "attention_block";  // first_token_attention_block takes the same
+                            const OptionalTensor& position_query) {
+  constexpr const char* kOp = "attention_block";
   const LinearLayers layers(kOp, 4, weights, biases, half_copies);
-  layout->check(x, num_heads);
+  layout->check(x, attention->description.num_heads);
   check_norm(kOp, x, norm_weight, norm_bias);
   for (const at::Tensor& weight : weights) {
     TORCH_CHECK_VALUE(weight.size(0) == x.size(1) && weight.size(1) == x.size(1), "mezzo::", kOp, ": rows ", x.sizes(),
                       " cannot have weights ", weight.sizes());
   }
-  const auto dropout_at = [&](double p, int64_t site) {
-    return DropoutSite::of(p, seed, step, site, step_offset, x.device());
-  };
-  const AttentionParams params{
-      .query = layers[0],
-      .key = layers[1],
-      .value = layers[2],
-      .output = layers[3],
-      .norm = {norm_weight, norm_bias, norm_eps},
-      .num_heads = num_heads,
-      .weights_dropout = dropout_at(weights_dropout, weights_site),
-      .output_dropout = dropout_at(output_dropout, output_site),
-      .relative = RelativePositions::of(position_key, position_query, position_rows, *layout, x.device(), x.size(1))};
+  const auto described = attention->with(position_key, position_query).checked(*layout, x.device(), x.size(1));
+  const AttentionParams params{.query = layers[0],
+                               .key = layers[1],
+                               .value = layers[2],
+                               .output = layers[3],
+                               .norm = {norm_weight, norm_bias, norm_eps},
+                               .attention = described,
+                               .output_dropout = beside(described.dropout, output_dropout, output_site)};
   return kCompute(x, params, layout);
 }
 
-at::Tensor attention_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr&) {
-  return at::empty_like(x, at::MemoryFormat::Contiguous);
+at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return fused::can_attend(x, params.attention.num_heads) ? fused::attention(dense(x), params, layout)
+                                                          : reference::attention_block(x, params, layout);
 }
 
-at::Tensor first_token_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr& layout) {
-  return x.new_empty({layout->first_rows().size(0), x.size(1)});
+at::Tensor attention_like(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return rows_of_attention(x, params.attention, layout);
 }
 
-/// The operator `name` of attention.
-template <AttentionFunction& kFused, AttentionFunction& kReference, AttentionFunction& kMeta>
-struct AttentionOperator {
-  explicit AttentionOperator(const std::string& name)
-      : op(name +
-               "(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor norm_weight, Tensor "
-               "norm_bias, "
-               "float norm_eps, int num_heads, " +
-               sequence_layout_schema() +
-               " layout, float weights_dropout, float output_dropout, int seed, int step, int weights_site, "
-               "int output_site, Tensor? step_offset=None, Tensor? position_key=None, Tensor? position_query=None, "
-               "Tensor? position_rows=None) -> Tensor",
-           kernel<&attention_kernel<kMeta>>(DispatchKey::Meta),
-           choosing_kernels<&attention_kernel<choose_attention<kFused, kReference>>>(),
-           kernel<&attention_kernel<kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
-
-  at::Tensor operator()(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) const {
-    if (has_lora(params.query, params.key, params.value, params.output)) return kReference(x, params, layout);
-    const LinearLists layers(params.query, params.key, params.value, params.output);
-    const auto& [weights_dropout, output_dropout] = std::tie(params.weights_dropout, params.output_dropout);
-    return op(x, layers.weights, layers.biases, layers.half_copies, params.norm.weight, params.norm.bias,
-              params.norm.eps, params.num_heads, layout, weights_dropout.p, output_dropout.p, seed_of(weights_dropout),
-              weights_dropout.key.step, weights_dropout.key.site, output_dropout.key.site,
-              if_defined(weights_dropout.step_offset), if_defined(params.relative.key),
-              if_defined(params.relative.query), if_defined(params.relative.rows));
-  }
-
-  Operator<decltype(attention_kernel<kReference>)> op;
-};
-
-const AttentionOperator<fused::attention, reference::attention_block, attention_like> attention_op("attention_block");
-const AttentionOperator<fused::first_token_attention, reference::first_token_attention_block, first_token_like>
-    first_token_attention_op("first_token_attention_block");
+const Operator<decltype(attention_kernel<choose_attention>)> attention_op(
+    "attention_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor norm_weight, "
+    "Tensor norm_bias, float norm_eps, " +
+        sequence_layout_schema() + " layout, " + attention_schema() +
+        " attention, float output_dropout, int output_site, Tensor? position_key=None, Tensor? position_query=None) -> "
+        "Tensor",
+    kernel<&attention_kernel<attention_like>>(DispatchKey::Meta),
+    choosing_kernels<&attention_kernel<choose_attention>>(),
+    kernel<&attention_kernel<reference::attention_block>>(DispatchKey::CompositeImplicitAutograd));
 
 using FeedForwardFunction = at::Tensor(const at::Tensor&, const FeedForwardParams&, const at::Tensor&);
 
@@ -295,13 +256,14 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return attention_op(x, params, layout);
-}
-
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout) {
-  return first_token_attention_op(x, params, layout);
+  if (has_lora(params.query, params.key, params.value, params.output)) {
+    return reference::attention_block(x, params, layout);
+  }
+  const LinearLists layers(params.query, params.key, params.value, params.output);
+  return attention_op(x, layers.weights, layers.biases, layers.half_copies, params.norm.weight, params.norm.bias,
+                      params.norm.eps, layout, without_tables(params.attention), params.output_dropout.p,
+                      params.output_dropout.key.site, if_defined(params.attention.relative.key),
+                      if_defined(params.attention.relative.query));
 }
 
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {

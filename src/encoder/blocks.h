@@ -61,33 +61,21 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
 struct AttentionParams {
   LinearParams query, key, value, output;
   LayerNormParams norm;
-  int64_t num_heads;
-  DropoutSite weights_dropout, output_dropout;  ///< of one seed and step
-  RelativePositions relative = {};
+  AttentionDescription attention;
+  DropoutSite output_dropout;  ///< of the seed and step of `attention.dropout`
 };
 
 /// residual_layer_norm(linear(packed_attention(linear(x), linear(x), linear(x))), x).
-/// Fused, once differentiable.
+/// Fused, once differentiable. On CPUs, plain attention of only_first_queries computes no keys and values: their
+/// linear functions are taken on the side of the queries and of the outputs. The gradient of the keys' bias, which
+/// changes no output, is exactly zero then.
 /// @param x  [T, H]
-/// @return [T, H]
+/// @return [T, H]; with only_first_queries [B, H]
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 
-/// The rows of `attention_block` that are the sequences' first. Fused and without relative positions,
-/// it computes nothing that they do not need: not even keys and values, whose linear functions are taken on the side of
-/// the queries and of the outputs instead. The gradient of the keys' bias, which changes no
-/// output, is exactly zero then.
-/// @return [B, H]
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout);
-
-/// Whether the attention blocks take layouts that the device alone knows (SequenceLayout::is_known),
-/// as fused blocks do, and are no slower for it, as they would be where flash attention is.
-/// @param dtype  that products are computed in
-/// @param longest  tokens of the longest sequence
-/// @param is_relative  whether there are relative positions
-bool can_attend_unknown(
-    const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest, bool is_relative = false);
+/// Whether the attention blocks take layouts that the device alone knows (SequenceLayout::is_known), as fused blocks
+/// on accelerators do.
+bool can_attend_unknown(const at::Device& device, int64_t head_size);
 
 struct FeedForwardParams {
   LinearParams intermediate, output;
@@ -122,9 +110,6 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout);
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout);
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 at::Tensor residual_layer_norm(const at::Tensor& x,
                                const at::Tensor& residual,

@@ -21,21 +21,13 @@ at::Tensor pre_norm_attention_kernel(const at::Tensor& x,
                                      const OptionalTensor& norm_weight,
                                      const OptionalTensor& norm_bias,
                                      double norm_eps,
-                                     int64_t num_heads,
                                      const SequenceLayoutPtr& layout,
-                                     const OptionalTensor& rotary,
-                                     std::optional<int64_t> window,
-                                     bool only_first_rows,
-                                     double weights_dropout,
+                                     const AttentionHolderPtr& attention,
                                      double output_dropout,
-                                     int64_t seed,
-                                     int64_t step,
-                                     int64_t weights_site,
-                                     int64_t output_site,
-                                     const OptionalTensor& step_offset) {
+                                     int64_t output_site) {
   constexpr const char* kOp = "pre_norm_attention_block";
   const LinearLayers layers(kOp, 2, weights, biases, half_copies, /*may_lack_biases=*/true);
-  layout->check(x, num_heads);
+  layout->check(x, attention->description.num_heads);
   const auto scale = tensor_of(norm_weight), shift = tensor_of(norm_bias);
   if (scale.defined()) {
     check_norm(kOp, x, scale, shift);
@@ -45,39 +37,32 @@ at::Tensor pre_norm_attention_kernel(const at::Tensor& x,
                         weights[1].size(1) == hidden && (scale.defined() || !shift.defined()),
                     "mezzo::", kOp, ": rows ", x.sizes(), " cannot have weights ", weights[0].sizes(), " and ",
                     weights[1].sizes(), ", or a norm's bias without its weight");
-  const auto dropout_at = [&](double p, int64_t site) {
-    return DropoutSite::of(p, seed, step, site, step_offset, x.device());
-  };
-  const PreNormAttentionParams params{
-      .norm = {scale, shift, norm_eps},
-      .query_key_value = layers[0],
-      .output = layers[1],
-      .num_heads = num_heads,
-      .positions = TokenPositions::of(rotary, window, *layout, x.device(), hidden / num_heads),
-      .only_first_rows = only_first_rows,
-      .weights_dropout = dropout_at(weights_dropout, weights_site),
-      .output_dropout = dropout_at(output_dropout, output_site)};
+  const auto described = attention->description.checked(*layout, x.device(), hidden);
+  const PreNormAttentionParams params{.norm = {scale, shift, norm_eps},
+                                      .query_key_value = layers[0],
+                                      .output = layers[1],
+                                      .attention = described,
+                                      .output_dropout = beside(described.dropout, output_dropout, output_site)};
   return kCompute(x, params, layout);
 }
 
 at::Tensor choose_pre_norm_attention(const at::Tensor& x,
                                      const PreNormAttentionParams& params,
                                      const SequenceLayoutPtr& layout) {
-  return fused::can_run_pre_norm(x) && fused::can_attend(x, params.num_heads)
+  return fused::can_run_pre_norm(x) && fused::can_attend(x, params.attention.num_heads)
              ? fused::pre_norm_attention(dense(x), params, layout)
              : reference::pre_norm_attention_block(x, params, layout);
 }
 
 at::Tensor like_rows(const at::Tensor& x, const PreNormAttentionParams& params, const SequenceLayoutPtr& layout) {
-  return x.new_empty({params.only_first_rows ? layout->size() : x.size(0), x.size(1)});
+  return rows_of_attention(x, params.attention, layout);
 }
 
 const kernels::Operator<decltype(pre_norm_attention_kernel<like_rows>)> pre_norm_attention_op(
     "pre_norm_attention_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor? norm_weight, "
-    "Tensor? norm_bias, float norm_eps, int num_heads, " +
-        sequence_layout_schema() +
-        " layout, Tensor? rotary, int? window, bool only_first_rows, float weights_dropout, float output_dropout, "
-        "int seed, int step, int weights_site, int output_site, Tensor? step_offset=None) -> Tensor",
+    "Tensor? norm_bias, float norm_eps, " +
+        sequence_layout_schema() + " layout, " + attention_schema() +
+        " attention, float output_dropout, int output_site) -> Tensor",
     kernels::kernel<&pre_norm_attention_kernel<like_rows>>(c10::DispatchKey::Meta),
     kernels::choosing_kernels<&pre_norm_attention_kernel<choose_pre_norm_attention>>(),
     kernels::kernel<&pre_norm_attention_kernel<reference::pre_norm_attention_block>>(
@@ -140,13 +125,10 @@ at::Tensor pre_norm_attention_block(const at::Tensor& x,
                                     const SequenceLayoutPtr& layout) {
   if (has_lora(params.query_key_value, params.output)) return reference::pre_norm_attention_block(x, params, layout);
   const LinearLists layers(params.query_key_value, params.output);
-  const auto &weights_dropout = params.weights_dropout, &output_dropout = params.output_dropout;
   return pre_norm_attention_op(x, layers.weights, layers.biases, layers.half_copies,
                                kernels::if_defined(params.norm.weight), kernels::if_defined(params.norm.bias),
-                               params.norm.eps, params.num_heads, layout, kernels::if_defined(params.positions.rotary),
-                               params.positions.window, params.only_first_rows, weights_dropout.p, output_dropout.p,
-                               seed_of(weights_dropout), weights_dropout.key.step, weights_dropout.key.site,
-                               output_dropout.key.site, kernels::if_defined(weights_dropout.step_offset));
+                               params.norm.eps, layout, without_tables(params.attention), params.output_dropout.p,
+                               params.output_dropout.key.site);
 }
 
 at::Tensor pre_norm_feed_forward_block(const at::Tensor& x,

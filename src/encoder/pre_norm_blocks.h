@@ -12,17 +12,15 @@ struct PreNormAttentionParams {
   LayerNormParams norm;          ///< its weight undefined: none
   LinearParams query_key_value;  ///< one matrix [3 H, H]
   LinearParams output;
-  int64_t num_heads;
-  TokenPositions positions;
-  bool only_first_rows;                         ///< whether no row but each sequence's first is needed
-  DropoutSite weights_dropout, output_dropout;  ///< of one seed and step
+  AttentionDescription attention;
+  DropoutSite output_dropout;  ///< of the seed and step of `attention.dropout`
 };
 
 /// x + dropout(linear(packed_attention(query, key, value))), these three the columns of
 /// linear(layer_norm(x)). Fused, once differentiable; keeps x, query, key, value and what attention
 /// made of them.
 /// @param x  [T, H]
-/// @return [T, H]; with only_first_rows [B, H]
+/// @return [T, H]; with only_first_queries [B, H]
 at::Tensor pre_norm_attention_block(const at::Tensor& x,
                                     const PreNormAttentionParams& params,
                                     const SequenceLayoutPtr& layout);
@@ -52,16 +50,5 @@ at::Tensor pre_norm_feed_forward_block(const at::Tensor& x,
                                        const PreNormFeedForwardParams& params,
                                        const at::Tensor& row_numbers);
 }  // namespace reference
-
-/// As one node of the graph, where `can_run_pre_norm`.
-namespace fused {
-bool can_run_pre_norm(const at::Tensor& x);
-at::Tensor pre_norm_attention(const at::Tensor& x,
-                              const PreNormAttentionParams& params,
-                              const SequenceLayoutPtr& layout);
-at::Tensor pre_norm_feed_forward(const at::Tensor& x,
-                                 const PreNormFeedForwardParams& params,
-                                 const at::Tensor& row_numbers);
-}  // namespace fused
 
 }  // namespace mezzo::encoder

@@ -40,19 +40,18 @@ at::Tensor embed(const Tensors& w) {
   return embedding_layer_norm(w[0], w[1], w[2], ids, positions, types, {w[9], w[10], 1e-5}, {0.2, {1, 2, 3}});
 }
 
-AttentionParams attention_params(const Tensors& w) {
+AttentionParams attention_params(const Tensors& w, bool only_first = false) {
   return {.query = {w[0], w[1]},
           .key = {w[2], w[3]},
           .value = {w[4], w[5]},
           .output = {w[6], w[7]},
           .norm = {w[9], w[10], 1e-5},
-          .num_heads = kHeads,
-          .weights_dropout = {0.1, {4, 5, 6}},
+          .attention = {.num_heads = kHeads, .dropout = {0.1, {4, 5, 6}}, .only_first_queries = only_first},
           .output_dropout = {0.1, {4, 5, 7}}};
 }
 
 at::Tensor attend(const Tensors& w) { return attention_block(w[8], attention_params(w), layout()); }
-at::Tensor attend_first(const Tensors& w) { return first_token_attention_block(w[8], attention_params(w), layout()); }
+at::Tensor attend_first(const Tensors& w) { return attention_block(w[8], attention_params(w, true), layout()); }
 
 at::Tensor feed_forward(const Tensors& w) {
   return feed_forward_block(
@@ -69,10 +68,11 @@ at::Tensor pre_norm_attend_to(const Tensors& w,
                                   {.norm = {w[9], norm_bias, 1e-5},
                                    .query_key_value = {at::cat({w[0], w[2], w[4]}), bias},
                                    .output = {w[6], output_bias},
-                                   .num_heads = kHeads,
-                                   .positions = {rotary_table(17, kHidden / kHeads, 100), 3},
-                                   .only_first_rows = only_first,
-                                   .weights_dropout = {0.1, {4, 5, 6}},
+                                   .attention = {.num_heads = kHeads,
+                                                 .dropout = {0.1, {4, 5, 6}},
+                                                 .window = 3,
+                                                 .only_first_queries = only_first,
+                                                 .rotary = rotary_table(17, kHidden / kHeads, 100)},
                                    .output_dropout = {0.1, {4, 5, 7}}},
                                   layout());
 }

@@ -54,18 +54,18 @@ struct LoraCase {
 
 std::vector<LoraCase> blocks(const SequenceLayoutPtr& layout, const at::Tensor& scale, const at::Tensor& shift) {
   const LayerNormParams norm{scale, shift, 1e-5};
-  const auto attention = [=](auto&& compute) {
+  const auto attention = [=](bool only_first_rows) {
     return [=](const at::Tensor& x, const std::function<LinearParams(size_t)>& layer) {
-      return compute(x,
-                     AttentionParams{.query = layer(0),
-                                     .key = layer(1),
-                                     .value = layer(2),
-                                     .output = layer(3),
-                                     .norm = norm,
-                                     .num_heads = kBlockHeads,
-                                     .weights_dropout = {0.25, {3, 1, 7}},
-                                     .output_dropout = {0.25, {3, 1, 8}}},
-                     layout);
+      return attention_block(
+          x,
+          {.query = layer(0),
+           .key = layer(1),
+           .value = layer(2),
+           .output = layer(3),
+           .norm = norm,
+           .attention = {.num_heads = kBlockHeads, .dropout = {0.25, {3, 1, 7}}, .only_first_queries = only_first_rows},
+           .output_dropout = {0.25, {3, 1, 8}}},
+          layout);
     };
   };
   const auto pre_norm = [=](bool only_first_rows) {
@@ -74,17 +74,18 @@ std::vector<LoraCase> blocks(const SequenceLayoutPtr& layout, const at::Tensor& 
                                       {.norm = norm,
                                        .query_key_value = layer(0),
                                        .output = layer(1),
-                                       .num_heads = kBlockHeads,
-                                       .positions = {rotary_table(16, kBlockWidth / kBlockHeads, 1e4), 5},
-                                       .only_first_rows = only_first_rows,
-                                       .weights_dropout = {0.25, {3, 1, 7}},
+                                       .attention = {.num_heads = kBlockHeads,
+                                                     .dropout = {0.25, {3, 1, 7}},
+                                                     .window = 5,
+                                                     .only_first_queries = only_first_rows,
+                                                     .rotary = rotary_table(16, kBlockWidth / kBlockHeads, 1e4)},
                                        .output_dropout = {0.25, {3, 1, 8}}},
                                       layout);
     };
   };
   const std::pair<int64_t, int64_t> square{kBlockWidth, kBlockWidth};
-  return {{"attention", Layers({square, square, square, square}), attention(attention_block)},
-          {"first_token_attention", Layers({square, square, square, square}), attention(first_token_attention_block)},
+  return {{"attention", Layers({square, square, square, square}), attention(false)},
+          {"first_token_attention", Layers({square, square, square, square}), attention(true)},
           {"feed_forward", Layers({{kInner, kBlockWidth}, {kBlockWidth, kInner}}),
            [=](const at::Tensor& x, const std::function<LinearParams(size_t)>& layer) {
              return feed_forward_block(x, {layer(0), layer(1), Activation::kGelu, norm, {0.25, {3, 1, 9}}}, {});

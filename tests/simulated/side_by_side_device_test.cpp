@@ -62,15 +62,15 @@ const BlockOps kNoKernels = {
     .bias_activation = nullptr,
     .bias_activation_backward = nullptr,
     .packed_attention =
-        [](const encoder::PackedAttention& attention, at::Tensor* log_sum_exp) {
+        [](const encoder::AttentionArguments& attention, at::Tensor* log_sum_exp) {
           const auto& query = attention.query;
           if (log_sum_exp != nullptr) {
-            *log_sum_exp = at::zeros({query.size(0), attention.num_heads}, query.options());
+            *log_sum_exp = at::zeros({query.size(0), attention.description.num_heads}, query.options());
           }
           return at::zeros(query.sizes(), query.options());
         },
     .packed_attention_backward =
-        [](const encoder::PackedAttention& attention, const at::Tensor&, const at::Tensor&, const at::Tensor& grad) {
+        [](const encoder::AttentionArguments& attention, const at::Tensor&, const at::Tensor&, const at::Tensor& grad) {
           const int64_t hidden = grad.size(1);
           const auto all = at::zeros({grad.size(0), 3 * hidden}, grad.options());
           return encoder::AttentionGradients{all.narrow(1, 0, hidden),
@@ -79,8 +79,6 @@ const BlockOps kNoKernels = {
                                              {attention.biases.query, attention.biases.key, attention.biases.value},
                                              all};
         },
-    .first_token_attention = nullptr,
-    .first_token_attention_backward = nullptr,
 };
 
 /// While it lives, blocks on the simulated device are fused.
@@ -187,8 +185,7 @@ TEST_F(SideBySideDeviceTest, AreOneProductInsteadOfThree) {
                                                    .value = {weights[2], vector},
                                                    .output = {output, vector},
                                                    .norm = {vector, vector, 1e-5},
-                                                   .num_heads = 2,
-                                                   .weights_dropout = {},
+                                                   .attention = {.num_heads = 2},
                                                    .output_dropout = {}},
                                                   layout);
     const int64_t forward = watch.kernels();

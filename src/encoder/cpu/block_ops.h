@@ -11,6 +11,8 @@ namespace mezzo::encoder::cpu {
 
 #define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(BlockOps::name)> name;
 MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
+MEZZO_DECLARE(first_token_attention)
+MEZZO_DECLARE(first_token_attention_backward)
 #undef MEZZO_DECLARE
 #define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(PreNormOps::name)> name;
 MEZZO_FOR_PRE_NORM_OPS(MEZZO_DECLARE)

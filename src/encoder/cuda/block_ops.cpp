@@ -8,7 +8,6 @@ namespace mezzo::encoder::MEZZO_CUDA {
 const BlockOps kBlockOps = {.largest_head = kLargestHead,
                             .takes_columns = true,
                             .pre_norm = &kPreNormOps,
-                            .leaves_attention = &leaves_attention,
                             MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY
 

@@ -22,10 +22,6 @@ inline Mask mask_of(const DropoutSite& site) {
           site.step_offset.defined() ? site.step_offset.const_data_ptr<int64_t>() : nullptr};
 }
 
-/// To flash attention: long texts, but not the lone queries of a last layer, and not where a mask's key is known to the
-/// device alone.
-bool leaves_attention(const PackedAttention& attention);
-
 extern const PreNormOps kPreNormOps;
 extern const BlockOps kBlockOps;
 

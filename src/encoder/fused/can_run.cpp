@@ -21,11 +21,9 @@ bool can_attend(const at::Tensor& x, int64_t num_heads) {
 
 }  // namespace fused
 
-bool can_attend_unknown(
-    const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest, bool is_relative) {
+bool can_attend_unknown(const at::Device& device, int64_t head_size) {
   const BlockOps* ops = device.is_cpu() ? nullptr : block_ops(device.type());
-  return ops != nullptr && head_size <= ops->largest_head &&
-         (is_relative || !prefers_flash(device, dtype, head_size, longest));
+  return ops != nullptr && head_size <= ops->largest_head;
 }
 
 }  // namespace mezzo::encoder

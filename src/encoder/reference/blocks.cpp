@@ -22,36 +22,17 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
   return encoder::dropout(layer_norm(sum, norm), site);
 }
 
-namespace {
-
-/// @param rows  [R] int64: the rows to compute; undefined for all
-at::Tensor attention_of(const at::Tensor& x,
-                        const AttentionParams& params,
-                        const SequenceLayoutPtr& layout,
-                        const at::Tensor& rows) {
+at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
   const ModuleScope scope("attention");
   const auto context = [&] {
     const ModuleScope self("self");
-    return attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
-                     has_lora(params.query, params.key, params.value, params.output), params.num_heads, layout,
-                     params.weights_dropout, /*positions=*/{}, params.relative);
+    return attention(linear(x, params.query), linear(x, params.key), linear(x, params.value), layout, params.attention);
   }();
   const ModuleScope output("output");
-  const auto of_rows = [&](const at::Tensor& all) { return rows.defined() ? all.index_select(0, rows) : all; };
-  return encoder::residual_layer_norm(linear(of_rows(context), params.output, rows), of_rows(x), params.norm,
-                                      params.output_dropout, rows);
-}
-
-}  // namespace
-
-at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return attention_of(x, params, layout, /*rows=*/{});
-}
-
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout) {
-  return attention_of(x, params, layout, layout->first_rows());
+  const auto rows = params.attention.only_first_queries ? layout->first_rows() : at::Tensor();
+  return encoder::residual_layer_norm(linear(context, params.output, rows),
+                                      rows.defined() ? x.index_select(0, rows) : x, params.norm, params.output_dropout,
+                                      rows);
 }
 
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {

@@ -17,14 +17,10 @@ at::Tensor reference::pre_norm_attention_block(const at::Tensor& x,
   }();
   const ModuleScope scope("attn");
   const auto parts = linear(normed, params.query_key_value).chunk(3, 1);
-  const auto context = attention(parts[0], parts[1], parts[2], has_lora(params.query_key_value, params.output),
-                                 params.num_heads, layout, params.weights_dropout, params.positions);
-  if (!params.only_first_rows) {
-    return x + encoder::dropout(linear(context, params.output), params.output_dropout);
-  }
-  const auto& first = layout->first_rows();
-  return x.index_select(0, first) +
-         reference::dropout(linear(context.index_select(0, first), params.output, first), params.output_dropout, first);
+  const auto context = attention(parts[0], parts[1], parts[2], layout, params.attention);
+  const auto rows = params.attention.only_first_queries ? layout->first_rows() : at::Tensor();
+  return (rows.defined() ? x.index_select(0, rows) : x) +
+         reference::dropout(linear(context, params.output, rows), params.output_dropout, rows);
 }
 
 at::Tensor reference::pre_norm_feed_forward_block(const at::Tensor& x,
