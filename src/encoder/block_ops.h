@@ -71,61 +71,6 @@ struct ResidualDropoutGradients {
   at::Tensor bias;     ///< [H] float32; undefined where it was not asked for
 };
 
-/// What blocks that begin with their norm compute, beside BlockOps. Biases, of norms too, are undefined
-/// where there are none; row numbers are rows of the dropout mask, undefined for 0 ... T - 1.
-struct PreNormOps {
-  /// @param normalised  nullptr if backward will not be called
-  /// @return [T, H], of `dtype`
-  at::Tensor (*layer_norm)(const at::Tensor& x,
-                           const LayerNormParams& norm,
-                           at::ScalarType dtype,
-                           Normalised* normalised);
-
-  /// @param residual  [T, H], added to the gradient of x; undefined for none
-  /// @param x_dtype  of the gradient of x
-  LayerNormGradients (*layer_norm_backward)(const at::Tensor& grad,
-                                            const Normalised& normalised,
-                                            const at::Tensor& norm_weight,
-                                            const at::Tensor& residual,
-                                            at::ScalarType x_dtype);
-
-  /// dropout(product + bias) + residual: [T, H], of the wider dtype of the two.
-  at::Tensor (*residual_dropout)(const at::Tensor& product,
-                                 const at::Tensor& bias,
-                                 const at::Tensor& residual,
-                                 const DropoutSite& dropout,
-                                 const at::Tensor& row_numbers);
-
-  /// The gradient of `product` may be `grad` itself.
-  ResidualDropoutGradients (*residual_dropout_backward)(const at::Tensor& grad,
-                                                        bool has_bias,
-                                                        const DropoutSite& dropout,
-                                                        const at::Tensor& row_numbers,
-                                                        at::ScalarType product_dtype);
-
-  /// dropout(activation(a) * b), where a and b are the left and the right half of product + bias.
-  /// @param product  [T, 2 F]
-  /// @return [T, F], dtype of `product`
-  at::Tensor (*gated_activation)(const at::Tensor& product,
-                                 const at::Tensor& bias,
-                                 Activation activation,
-                                 const DropoutSite& dropout,
-                                 const at::Tensor& row_numbers);
-
-  /// `grad` [T, F], of the dtype of `product`, is overwritten and becomes the output, computed again.
-  /// Its `bias` is [2 F], undefined where there is none.
-  ActivationGradients (*gated_activation_backward)(const at::Tensor& grad,
-                                                   const at::Tensor& product,
-                                                   const at::Tensor& bias,
-                                                   Activation activation,
-                                                   const DropoutSite& dropout,
-                                                   const at::Tensor& row_numbers);
-};
-
-#define MEZZO_FOR_PRE_NORM_OPS(what)                                                                \
-  what(layer_norm) what(layer_norm_backward) what(residual_dropout) what(residual_dropout_backward) \
-      what(gated_activation) what(gated_activation_backward)
-
 /// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
 /// norms) may be of any of these types; a bias is added to its product, or to query, key or value,
 /// as their dtype holds it. Sums over rows do not depend on the number of threads.
@@ -135,7 +80,6 @@ struct BlockOps {
   /// Whether weights of query, key and value that lie side by side make one product, and the
   /// gradients are always columns of one matrix.
   bool takes_columns;
-  const PreNormOps* pre_norm;  ///< nullptr where a device has none
 
   /// One application of the mask. `x`: of any shape.
   at::Tensor (*dropout)(const at::Tensor& x, const DropoutSite& site);
@@ -195,6 +139,56 @@ struct BlockOps {
                                                   const at::Tensor& bias,
                                                   Activation activation);
 
+  // Of blocks that begin with their norm. Biases, of norms too, are undefined where there are none; row numbers are
+  // rows of the dropout mask, undefined for 0 ... T - 1.
+
+  /// @param normalised  nullptr if backward will not be called
+  /// @return [T, H], of `dtype`
+  at::Tensor (*layer_norm)(const at::Tensor& x,
+                           const LayerNormParams& norm,
+                           at::ScalarType dtype,
+                           Normalised* normalised);
+
+  /// @param residual  [T, H], added to the gradient of x; undefined for none
+  /// @param x_dtype  of the gradient of x
+  LayerNormGradients (*layer_norm_backward)(const at::Tensor& grad,
+                                            const Normalised& normalised,
+                                            const at::Tensor& norm_weight,
+                                            const at::Tensor& residual,
+                                            at::ScalarType x_dtype);
+
+  /// dropout(product + bias) + residual: [T, H], of the wider dtype of the two.
+  at::Tensor (*residual_dropout)(const at::Tensor& product,
+                                 const at::Tensor& bias,
+                                 const at::Tensor& residual,
+                                 const DropoutSite& dropout,
+                                 const at::Tensor& row_numbers);
+
+  /// The gradient of `product` may be `grad` itself.
+  ResidualDropoutGradients (*residual_dropout_backward)(const at::Tensor& grad,
+                                                        bool has_bias,
+                                                        const DropoutSite& dropout,
+                                                        const at::Tensor& row_numbers,
+                                                        at::ScalarType product_dtype);
+
+  /// dropout(activation(a) * b), where a and b are the left and the right half of product + bias.
+  /// @param product  [T, 2 F]
+  /// @return [T, F], dtype of `product`
+  at::Tensor (*gated_activation)(const at::Tensor& product,
+                                 const at::Tensor& bias,
+                                 Activation activation,
+                                 const DropoutSite& dropout,
+                                 const at::Tensor& row_numbers);
+
+  /// `grad` [T, F], of the dtype of `product`, is overwritten and becomes the output, computed again.
+  /// Its `bias` is [2 F], undefined where there is none.
+  ActivationGradients (*gated_activation_backward)(const at::Tensor& grad,
+                                                   const at::Tensor& product,
+                                                   const at::Tensor& bias,
+                                                   Activation activation,
+                                                   const DropoutSite& dropout,
+                                                   const at::Tensor& row_numbers);
+
   /// @param log_sum_exp  set to float32, a row as `query` and a column a head, which backward needs; nullptr if it
   ///   will not be called
   /// @return sizes and dtype of `query`. Rows of padding and filler are zero.
@@ -218,10 +212,12 @@ struct BlockOps {
 };
 
 /// Its functions that every device has.
-#define MEZZO_FOR_BLOCK_OPS(what)                                                                       \
-  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm) \
-      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)     \
-          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)
+#define MEZZO_FOR_BLOCK_OPS(what)                                                                          \
+  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)    \
+      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)        \
+          what(bias_activation_backward) what(layer_norm) what(layer_norm_backward) what(residual_dropout) \
+              what(residual_dropout_backward) what(gated_activation) what(gated_activation_backward)       \
+                  what(packed_attention) what(packed_attention_backward)
 
 /// Those for a kind of device; nullptr where the fused blocks cannot run there.
 const BlockOps* block_ops(c10::DeviceType device_type);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "encoder/blocks.h"
-#include "encoder/pre_norm_blocks.h"
 
 /// The blocks, of two or three nodes of the graph (fused/nodes.h): matrix products by Products, all between them by
 /// the device's BlockOps. Results equal those of the compositions up to rounding, with the same dropout masks. Once
@@ -12,9 +11,6 @@ namespace mezzo::encoder::fused {
 /// bfloat16 or float16, and nobody wants to see the operations one by one (an op policy, a
 /// FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
-
-/// The same of blocks that begin with their norm.
-bool can_run_pre_norm(const at::Tensor& x);
 
 /// Whether attention can run: also, heads are no larger than the device's kernels take.
 bool can_attend(const at::Tensor& x, int64_t num_heads);
@@ -29,12 +25,6 @@ at::Tensor embeddings(const at::Tensor& word,
                       const DropoutSite& dropout);
 at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
-at::Tensor pre_norm_attention(const at::Tensor& x,
-                              const PreNormAttentionParams& params,
-                              const SequenceLayoutPtr& layout);
-at::Tensor pre_norm_feed_forward(const at::Tensor& x,
-                                 const PreNormFeedForwardParams& params,
-                                 const at::Tensor& row_numbers);
 /// x weight^T + bias of a layer that is not trained; its LoRA factors are left out.
 at::Tensor frozen_linear(const at::Tensor& x, const LinearParams& params);
 

@@ -11,8 +11,8 @@
 #include <random>
 #include <tuple>
 
+#include "encoder/blocks.h"
 #include "encoder/cpu/block_ops.h"
-#include "encoder/pre_norm_blocks.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/cpu_half_compute.h"
@@ -90,9 +90,7 @@ Block attention(const Shape& shape, const Rows& rows, double p, bool only_first_
   const int64_t h = shape.heads * shape.head_size;
   const auto params_of = [=, heads = shape.heads](const Tensors& w) {
     return AttentionParams{
-        .query = {w[0], w[1]},
-        .key = {w[2], w[3]},
-        .value = {w[4], w[5]},
+        .query_key_value = {{w[0], w[1]}, {w[2], w[3]}, {w[4], w[5]}},
         .output = {w[6], w[7]},
         .norm = {w[8], w[9], 1e-5},
         .attention = {.num_heads = heads, .dropout = {p, {11, 2, 5}}, .only_first_queries = only_first_rows},
@@ -116,9 +114,7 @@ Block relative_attention(const Shape& shape, const Rows& rows, double p, bool on
   Block plain = attention(shape, rows, p, only_first_rows);
   const auto params_of = [=, heads = shape.heads](const Tensors& w) {
     return AttentionParams{
-        .query = {w[0], w[1]},
-        .key = {w[2], w[3]},
-        .value = {w[4], w[5]},
+        .query_key_value = {{w[0], w[1]}, {w[2], w[3]}, {w[4], w[5]}},
         .output = {w[6], w[7]},
         .norm = {w[8], w[9], 1e-5},
         .attention = {.num_heads = heads,
@@ -195,48 +191,50 @@ struct PreNormWeights {
   at::Tensor inner, outer, norm, inner_bias, outer_bias, norm_bias;
 };
 
-using PreNormAttentionBlock = at::Tensor(const at::Tensor&, const PreNormAttentionParams&, const SequenceLayoutPtr&);
-using PreNormFeedForwardBlock = at::Tensor(const at::Tensor&, const PreNormFeedForwardParams&, const at::Tensor&);
+using AttentionBlock = at::Tensor(const at::Tensor&, const AttentionParams&, const SequenceLayoutPtr&);
+using FeedForwardBlock = at::Tensor(const at::Tensor&, const FeedForwardParams&, const at::Tensor&);
 
 Block pre_norm_attention(const Shape& shape, const Rows& rows, double p, const PreNorm& kind) {
   const int64_t h = shape.heads * shape.head_size;
   const auto rotary = kind.turns ? rotary_table(512, shape.head_size, 100) : at::Tensor();
-  const auto with = [=, heads = shape.heads, &rows](PreNormAttentionBlock& block) {
+  const auto with = [=, heads = shape.heads, &rows](AttentionBlock& block) {
     return [=, &rows, &block](const at::Tensor& x, const Tensors& given) {
       const PreNormWeights w(given, kind);
       return block(x,
-                   {.norm = {w.norm, w.norm_bias, 1e-5},
-                    .query_key_value = {w.inner, w.inner_bias},
+                   {.query_key_value = {{w.inner, w.inner_bias}},
                     .output = {w.outer, w.outer_bias},
+                    .norm = {w.norm, w.norm_bias, 1e-5},
                     .attention = {.num_heads = heads,
                                   .dropout = {p, {11, 2, 5}},
                                   .window = kind.window,
                                   .only_first_queries = kind.only_first_rows,
                                   .rotary = rotary},
-                    .output_dropout = {p, {11, 2, 6}}},
+                    .output_dropout = {p, {11, 2, 6}},
+                    .norm_first = true},
                    rows.layout);
     };
   };
-  return {PreNormWeights::random(kind, h, 3 * h, h), with(pre_norm_attention_block),
-          with(reference::pre_norm_attention_block)};
+  return {PreNormWeights::random(kind, h, 3 * h, h), with(attention_block), with(reference::attention_block)};
 }
 
 Block pre_norm_feed_forward(const Shape& shape, Activation activation, double p, const PreNorm& kind) {
   const int64_t h = shape.heads * shape.head_size, f = 2 * h + 1;
-  const auto with = [=](PreNormFeedForwardBlock& block) {
+  const auto with = [=](FeedForwardBlock& block) {
     return [=, &block](const at::Tensor& x, const Tensors& given) {
       const PreNormWeights w(given, kind);
       return block(x,
-                   {.norm = {w.norm, w.norm_bias, 1e-5},
-                    .intermediate = {w.inner, w.inner_bias},
+                   {.intermediate = {w.inner, w.inner_bias},
                     .output = {w.outer, w.outer_bias},
                     .activation = activation,
-                    .dropout = {p, {11, 2, 7}}},
+                    .norm = {w.norm, w.norm_bias, 1e-5},
+                    .dropout = {p, {11, 2, 8}},
+                    .norm_first = true,
+                    .is_gated = true,
+                    .inner_dropout = {p, {11, 2, 7}}},
                    {});
     };
   };
-  return {PreNormWeights::random(kind, h, 2 * f, f), with(pre_norm_feed_forward_block),
-          with(reference::pre_norm_feed_forward_block)};
+  return {PreNormWeights::random(kind, h, 2 * f, f), with(feed_forward_block), with(reference::feed_forward_block)};
 }
 
 Block embeddings(const Shape& shape, const Rows& rows, double p) {

@@ -20,7 +20,6 @@
 #include "encoder/blocks.h"
 #include "encoder/dropout.h"
 #include "encoder/packed_attention.h"
-#include "encoder/pre_norm_blocks.h"
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/cpu_half_compute.h"
 
@@ -157,21 +156,46 @@ Tensors biases(const Draw& draw, const std::vector<std::vector<int64_t>>& sizes)
   return draw.optional(draw.number_of(1)).isNone() ? Tensors{} : many(draw, sizes);
 }
 
-Stack attention(Draw& draw) {
-  const int64_t h = kHeadsOfSample * draw.number(1, 40), terms = draw.number(0, 2);
+/// Of a block that begins with its norm, or ends with it.
+Stack attention(Draw& draw, bool norm_first) {
+  const int64_t h = kHeadsOfSample * (norm_first ? 2 * draw.number(1, 20) : draw.number(1, 40)),
+                terms = norm_first ? 0 : draw.number(0, 2);
   Stack stack{draw.floats({draw.rows(), h}),
-              many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
-              many(draw, {{h}, {h}, {h}, {h}}),
+              norm_first ? many(draw, {{3 * h, h}, {h, h}}) : many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
+              norm_first ? biases(draw, {{3 * h}, {h}}) : many(draw, {{h}, {h}, {h}, {h}}),
               Tensors{},
-              draw.floats({h}),
-              draw.floats({h}),
+              norm_first ? draw.optional(draw.floats({h})) : c10::IValue(draw.floats({h})),
+              norm_first ? draw.optional(draw.floats({h})) : c10::IValue(draw.floats({h})),
               kEps,
               draw.layout(),
-              without_tables(described(draw, h, terms > 0, /*turns=*/false)),
+              without_tables(described(draw, h, terms > 0, /*turns=*/norm_first)),
               kDropout,
-              kSite + 1};
+              kSite + 1,
+              norm_first};
   add_relative(draw, h, terms, stack);
   return stack;
+}
+
+Stack feed_forward(Draw& draw, bool is_gated, bool norm_first) {
+  const int64_t h = draw.number(2, 70), f = draw.number(1, 200), wide = is_gated ? 2 * f : f;
+  return Stack{draw.floats({draw.rows(), h}),
+               many(draw, {{wide, h}, {h, f}}),
+               is_gated && norm_first ? biases(draw, {{wide}, {h}}) : many(draw, {{wide}, {h}}),
+               Tensors{},
+               "gelu",
+               draw.floats({h}),
+               norm_first ? draw.optional(draw.floats({h})) : c10::IValue(draw.floats({h})),
+               kEps,
+               kDropout,
+               kSeed,
+               kStep,
+               kSite,
+               draw.optional(draw.ids(1000)),
+               offset(draw),
+               norm_first,
+               is_gated,
+               is_gated ? kDropout : 0.0,
+               kSite + 1};
 }
 
 /// Parameters of three sizes, the first empty, with moments that a step may have left.
@@ -256,57 +280,10 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
          add_relative(draw, h, terms, stack);
          return stack;
        }},
-      {"pre_norm_attention_block",
-       [](Draw& draw) {
-         const int64_t h = kHeadsOfSample * 2 * draw.number(1, 20);
-         return Stack{draw.floats({draw.rows(), h}),
-                      many(draw, {{3 * h, h}, {h, h}}),
-                      biases(draw, {{3 * h}, {h}}),
-                      Tensors{},
-                      draw.optional(draw.floats({h})),
-                      draw.optional(draw.floats({h})),
-                      kEps,
-                      draw.layout(),
-                      without_tables(described(draw, h, /*is_relative=*/false, /*turns=*/true)),
-                      kDropout,
-                      kSite + 1};
-       }},
-      {"pre_norm_feed_forward_block",
-       [](Draw& draw) {
-         const int64_t h = draw.number(2, 70), f = draw.number(1, 100);
-         return Stack{draw.floats({draw.rows(), h}),
-                      many(draw, {{2 * f, h}, {h, f}}),
-                      biases(draw, {{2 * f}, {h}}),
-                      Tensors{},
-                      "gelu",
-                      draw.floats({h}),
-                      draw.optional(draw.floats({h})),
-                      kEps,
-                      kDropout,
-                      kSeed,
-                      kStep,
-                      kSite,
-                      draw.optional(draw.ids(1000)),
-                      offset(draw)};
-       }},
-      {"attention_block", attention},
+      {"attention_block", [](Draw& draw) { return attention(draw, /*norm_first=*/draw.number(0, 1) == 1); }},
       {"feed_forward_block",
        [](Draw& draw) {
-         const int64_t h = draw.number(2, 70), f = draw.number(1, 200);
-         return Stack{draw.floats({draw.rows(), h}),
-                      many(draw, {{f, h}, {h, f}}),
-                      many(draw, {{f}, {h}}),
-                      Tensors{},
-                      "gelu",
-                      draw.floats({h}),
-                      draw.floats({h}),
-                      kEps,
-                      kDropout,
-                      kSeed,
-                      kStep,
-                      kSite,
-                      draw.optional(draw.ids(1000)),
-                      offset(draw)};
+         return feed_forward(draw, /*is_gated=*/draw.number(0, 1) == 1, /*norm_first=*/draw.number(0, 1) == 1);
        }},
       {"cross_entropy",
        [](Draw& draw) {
@@ -349,9 +326,9 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(&cross_entropy_of_labels),  reinterpret_cast<const void*>(&encoder::dropout),
-    reinterpret_cast<const void*>(&attention_block),          reinterpret_cast<const void*>(&packed_attention),
-    reinterpret_cast<const void*>(&pre_norm_attention_block), reinterpret_cast<const void*>(&kernels::adam)};
+    reinterpret_cast<const void*>(&cross_entropy_of_labels), reinterpret_cast<const void*>(&encoder::dropout),
+    reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
+    reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");
@@ -533,13 +510,10 @@ TEST(Operators, OfBlocksAreFusedWhereADeviceHasKernelsAndTheirSpecificationIsNot
   EXPECT_NE(block_ops(at::kCPU), nullptr);
   for (const at::Device& device : devices()) {
     const BlockOps* const ops = block_ops(device.type());
-    const std::map<std::string, bool> blocks = {
-        {"attention_block", ops != nullptr},
-        {"packed_attention", ops != nullptr},
-        {"feed_forward_block", ops != nullptr},
-        {"embedding_layer_norm", ops != nullptr},
-        {"pre_norm_attention_block", ops != nullptr && ops->pre_norm != nullptr},
-        {"pre_norm_feed_forward_block", ops != nullptr && ops->pre_norm != nullptr}};
+    const std::map<std::string, bool> blocks = {{"attention_block", ops != nullptr},
+                                                {"packed_attention", ops != nullptr},
+                                                {"feed_forward_block", ops != nullptr},
+                                                {"embedding_layer_norm", ops != nullptr}};
     for (const auto& [name, should_be_fused] : blocks) {
       Draw draw(1, {5, 2}, device, at::kFloat, Memory::kAligned);
       const auto op = operator_of(name);
@@ -560,9 +534,7 @@ TEST(Operators, RefuseWhatDoesNotFit) {
   const auto square = at::randn({6, 6}), vector = at::ones({6});
   const auto attend = [&](const at::Tensor& x, int64_t heads, double p = 0) {
     return attention_block(x,
-                           {.query = {square, vector},
-                            .key = {square, vector},
-                            .value = {square, vector},
+                           {.query_key_value = {{square, vector}, {square, vector}, {square, vector}},
                             .output = {square, vector},
                             .norm = {vector, vector, kEps},
                             .attention = {.num_heads = heads, .dropout = {p, {}}},
@@ -589,13 +561,15 @@ TEST(Operators, RefuseWhatDoesNotFit) {
   EXPECT_THROW(attend_with({.is_causal = true, .relative = relative}), c10::ValueError);
   EXPECT_THROW(rotary_table(4, 3, 10), c10::ValueError);
   const auto gated = [&](const at::Tensor& intermediate, const at::Tensor& output) {
-    pre_norm_feed_forward_block(square,
-                                {.norm = {vector, {}, kEps},
-                                 .intermediate = {intermediate, {}},
-                                 .output = {output, {}},
-                                 .activation = Activation::kGelu,
-                                 .dropout = {}},
-                                {});
+    feed_forward_block(square,
+                       {.intermediate = {intermediate, {}},
+                        .output = {output, {}},
+                        .activation = Activation::kGelu,
+                        .norm = {vector, {}, kEps},
+                        .dropout = {},
+                        .norm_first = true,
+                        .is_gated = true},
+                       {});
   };
   EXPECT_NO_THROW(gated(at::randn({8, 6}), at::randn({6, 4})));
   EXPECT_THROW(gated(at::randn({8, 6}), at::randn({6, 8})), c10::ValueError) << "no gate";

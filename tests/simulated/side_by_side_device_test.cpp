@@ -26,7 +26,6 @@ using encoder::BlockOps;
 const BlockOps kNoKernels = {
     .largest_head = 256,
     .takes_columns = true,
-    .pre_norm = nullptr,
     .dropout = encoder::reference::dropout,
     .residual_layer_norm =
         [](const at::Tensor& product,
@@ -61,6 +60,12 @@ const BlockOps kNoKernels = {
     .add_to_rows = nullptr,
     .bias_activation = nullptr,
     .bias_activation_backward = nullptr,
+    .layer_norm = nullptr,
+    .layer_norm_backward = nullptr,
+    .residual_dropout = nullptr,
+    .residual_dropout_backward = nullptr,
+    .gated_activation = nullptr,
+    .gated_activation_backward = nullptr,
     .packed_attention =
         [](const encoder::AttentionArguments& attention, at::Tensor* log_sum_exp) {
           const auto& query = attention.query;
@@ -179,15 +184,14 @@ TEST_F(SideBySideDeviceTest, AreOneProductInsteadOfThree) {
   };
   const auto kernels = [&](const std::vector<at::Tensor>& weights) {
     const simulated::Watch watch;
-    const auto result = encoder::fused::attention(x,
-                                                  {.query = {weights[0], vector},
-                                                   .key = {weights[1], vector},
-                                                   .value = {weights[2], vector},
-                                                   .output = {output, vector},
-                                                   .norm = {vector, vector, 1e-5},
-                                                   .attention = {.num_heads = 2},
-                                                   .output_dropout = {}},
-                                                  layout);
+    const auto result = encoder::fused::attention(
+        x,
+        {.query_key_value = {{weights[0], vector}, {weights[1], vector}, {weights[2], vector}},
+         .output = {output, vector},
+         .norm = {vector, vector, 1e-5},
+         .attention = {.num_heads = 2},
+         .output_dropout = {}},
+        layout);
     const int64_t forward = watch.kernels();
     result.backward(at::zeros_like(result));
     for (const auto& each : {x, output, vector}) {

@@ -432,7 +432,6 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
 #define MEZZO_ENTRY(name) .name = name,
 const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
                             .takes_columns = false,
-                            .pre_norm = &kPreNormOps,
                             MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY) MEZZO_ENTRY(first_token_attention)
                                 MEZZO_ENTRY(first_token_attention_backward)};
 #undef MEZZO_ENTRY

@@ -5,10 +5,7 @@
 namespace mezzo::encoder::MEZZO_CUDA {
 
 #define MEZZO_ENTRY(name) .name = name,
-const BlockOps kBlockOps = {.largest_head = kLargestHead,
-                            .takes_columns = true,
-                            .pre_norm = &kPreNormOps,
-                            MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
+const BlockOps kBlockOps = {.largest_head = kLargestHead, .takes_columns = true, MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,6 +1,5 @@
 #include "amp/policy_region.h"
 #include "encoder/fused/block.h"
-#include "encoder/pre_norm_blocks.h"
 #include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
@@ -12,8 +11,6 @@ bool can_run(const at::Tensor& x) {
   return block_ops(type) != nullptr && has_kernel(x.scalar_type()) && x.numel() < kMaxElements &&
          !PolicyRegion::has_policy(type) && !FiniteTracer::is_active();
 }
-
-bool can_run_pre_norm(const at::Tensor& x) { return can_run(x) && ops_of(x).pre_norm != nullptr; }
 
 bool can_attend(const at::Tensor& x, int64_t num_heads) {
   return can_run(x) && x.size(1) / num_heads <= ops_of(x).largest_head;

@@ -25,9 +25,9 @@ struct Finish : torch::autograd::Function<Finish> {
     const at::Tensor &rows = tensors[kRows], &bias = tensors[kInnerBias];
     const BlockOps& ops = ops_of(rows);
     return !settings.activation ? rows
-           : settings.is_gated  ? ops.pre_norm->gated_activation(rows, bias, *settings.activation,
-                                                                 settings.inner_dropout, settings.row_numbers)
-                                : ops.bias_activation(rows, bias, *settings.activation);
+           : settings.is_gated
+               ? ops.gated_activation(rows, bias, *settings.activation, settings.inner_dropout, settings.row_numbers)
+               : ops.bias_activation(rows, bias, *settings.activation);
   }
 
   static at::Tensor forward(AutogradContext* ctx, at::TensorList given, const Settings& settings) {
@@ -41,7 +41,7 @@ struct Finish : torch::autograd::Function<Finish> {
                       ? ops.residual_layer_norm(product, bias, residual, {norm_weight, inputs[kNormBias], settings.eps},
                                                 settings.dropout, settings.row_numbers,
                                                 settings.is_differentiable ? &normalised : nullptr)
-                      : ops.pre_norm->residual_dropout(product, bias, residual, settings.dropout, settings.row_numbers);
+                      : ops.residual_dropout(product, bias, residual, settings.dropout, settings.row_numbers);
     if (settings.is_differentiable) {
       variable_list saved = inputs;
       saved[kWeight] = settings.weight;
@@ -91,8 +91,8 @@ struct Finish : torch::autograd::Function<Finish> {
     const BlockOps& ops = ops_of(grad);
     const at::Tensor& bias = saved[kBias];
     if (!saved[kNormWeight].defined()) {
-      const auto outer = ops.pre_norm->residual_dropout_backward(grad, bias.defined(), settings.dropout,
-                                                                 settings.row_numbers, settings.dtype);
+      const auto outer =
+          ops.residual_dropout_backward(grad, bias.defined(), settings.dropout, settings.row_numbers, settings.dtype);
       result[kResidual] = grad;
       result[kBias] = grad_if_defined(outer.bias, bias);
       return outer.product;
@@ -112,8 +112,8 @@ struct Finish : torch::autograd::Function<Finish> {
                                                     const Settings& settings) {
     const at::Tensor &rows = saved[kRows], &bias = saved[kInnerBias];
     const BlockOps& ops = ops_of(grad);
-    return settings.is_gated ? ops.pre_norm->gated_activation_backward(grad, rows, bias, *settings.activation,
-                                                                       settings.inner_dropout, settings.row_numbers)
+    return settings.is_gated ? ops.gated_activation_backward(grad, rows, bias, *settings.activation,
+                                                             settings.inner_dropout, settings.row_numbers)
                              : ops.bias_activation_backward(grad, rows, bias, *settings.activation);
   }
 };

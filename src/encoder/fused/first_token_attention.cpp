@@ -149,9 +149,10 @@ struct FirstToken : torch::autograd::Function<FirstToken> {
 Projection first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
   const auto dtype = compute_dtype(x);
   constexpr bool kInt8 = false;  // weights are taken apart by heads, and rows are few
-  const Weight query(params.query, dtype, kInt8), key(params.key, dtype, kInt8), value(params.value, dtype, kInt8);
+  const auto& layers = params.query_key_value;
+  const Weight query(layers[0], dtype, kInt8), key(layers[1], dtype, kInt8), value(layers[2], dtype, kInt8);
   const std::vector<at::Tensor> inputs{
-      x, query.leaf, key.leaf, value.leaf, params.query.bias, params.key.bias, params.value.bias};
+      x, query.leaf, key.leaf, value.leaf, layers[0].bias, layers[1].bias, layers[2].bias};
   const auto outputs = apply_node<FirstToken>(
       inputs,
       FirstToken::Settings{params.attention.num_heads, params.attention.dropout, layout, at::GradMode::is_enabled(),

@@ -58,7 +58,7 @@ struct Project : torch::autograd::Function<Project> {
                              const Settings& settings,
                              Normalised* normalised) {
     const at::Tensor &scale = tensors[kNormWeight], &shift = tensors[kNormBias];
-    return scale.defined() ? ops_of(x).pre_norm->layer_norm(x, {scale, shift, settings.eps}, settings.dtype, normalised)
+    return scale.defined() ? ops_of(x).layer_norm(x, {scale, shift, settings.eps}, settings.dtype, normalised)
                            : input_of_products(x, weight, settings.dtype);
   }
 
@@ -147,7 +147,7 @@ struct Project : torch::autograd::Function<Project> {
       passed = at::zeros(x.sizes(), residual.options());
       ops.add_to_rows(passed, first, residual);
     }
-    const auto of_norm = ops.pre_norm->layer_norm_backward(total, normalised, norm_weight, passed, x.scalar_type());
+    const auto of_norm = ops.layer_norm_backward(total, normalised, norm_weight, passed, x.scalar_type());
     result[kX] = of_norm.x;
     result[kNormWeight] = grad_vector(of_norm.norm.weight, norm_weight);
     result[kNormBias] = grad_if_defined(of_norm.norm.bias, saved[kNormBias]);

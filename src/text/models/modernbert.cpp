@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "encoder/blocks.h"
 #include "encoder/dropout.h"
-#include "encoder/pre_norm_blocks.h"
 #include "encoder/reference/parts.h"
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/text/models/modernbert_config.h"
@@ -127,21 +127,25 @@ class ModernBertLayer : public torch::nn::Module {
     };
     attention.num_heads = num_heads_;
     attention.dropout = site(attention_dropout_, LayerSite::kAttentionWeights);
-    const auto attended = encoder::pre_norm_attention_block(
+    const auto attended = encoder::attention_block(
         x,
-        {.norm = attention_norm_ ? attention_norm_->params() : encoder::LayerNormParams{none, none, 0},
-         .query_key_value = attention_->query_key_value->params(random),
+        {.query_key_value = {attention_->query_key_value->params(random)},
          .output = attention_->output->params(random),
+         .norm = attention_norm_ ? attention_norm_->params() : encoder::LayerNormParams{none, none, 0},
          .attention = attention,
-         .output_dropout = site(attention_dropout_, LayerSite::kAttentionOutput)},
+         .output_dropout = site(attention_dropout_, LayerSite::kAttentionOutput),
+         .norm_first = true},
         layout);
-    return encoder::pre_norm_feed_forward_block(attended,
-                                                {.norm = mlp_norm_->params(),
-                                                 .intermediate = mlp_->intermediate->params(random),
-                                                 .output = mlp_->output->params(random),
-                                                 .activation = activation_,
-                                                 .dropout = site(mlp_dropout_, LayerSite::kOutput)},
-                                                attention.only_first_queries ? layout->first_rows() : at::Tensor());
+    return encoder::feed_forward_block(attended,
+                                       {.intermediate = mlp_->intermediate->params(random),
+                                        .output = mlp_->output->params(random),
+                                        .activation = activation_,
+                                        .norm = mlp_norm_->params(),
+                                        .dropout = site(0, LayerSite::kOutput),
+                                        .norm_first = true,
+                                        .is_gated = true,
+                                        .inner_dropout = site(mlp_dropout_, LayerSite::kOutput)},
+                                       attention.only_first_queries ? layout->first_rows() : at::Tensor());
   }
 
   /// @param is_seen, rotary  of this layer's kind of attention.

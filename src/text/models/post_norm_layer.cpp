@@ -45,9 +45,7 @@ at::Tensor PostNormLayer::forward(const at::Tensor& x,
     return dropout_site(is_training() ? p : 0, random, layer_site(layer, where));
   };
   const encoder::AttentionParams attention{
-      .query = query_->params(random),
-      .key = key_->params(random),
-      .value = value_->params(random),
+      .query_key_value = {query_->params(random), key_->params(random), value_->params(random)},
       .output = attention_output_->params(random),
       .norm = attention_norm_->params(),
       .attention = {.num_heads = options_.num_heads,

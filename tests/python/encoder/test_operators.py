@@ -33,7 +33,7 @@ def test_packed_attention_is_pytorchs_for_each_sequence(dtype, tolerance, is_cau
         return torch.cat([part.transpose(1, 2).reshape(-1, 32) for part in parts])
 
     def outcome(attend, dtype):
-        leaves = [x.to(dtype).requires_grad_() for x in rows]
+        leaves = [x.detach().clone().to(dtype).requires_grad_() for x in rows]
         out = attend(*leaves)
         out.backward(grad.to(dtype))
         return [out.detach(), *(x.grad for x in leaves)]

@@ -250,7 +250,7 @@ Matrix room_of_scores(const AttentionTile& tile, Arena& arena) {
 int64_t attention_scratch(
     int64_t num_queries, int64_t num_keys, int64_t head_size, int64_t relative_rows, bool values_are_keys) {
   const int64_t keys = round_up(tile_keys(num_keys, relative_rows, values_are_keys), kMaskRun) + 16,
-                columns = round_up(head_size, kMaskRun) + 16;
+                columns = Arena::stride(head_size);
   const int64_t of_block = 4 * (keys + 2 * kMargin) + 6 * columns;
   const int64_t usual = 6 * keys * columns + kQueryBlock * of_block + num_queries * (columns + 2) + 1024;
   const int64_t positions = relative_rows + 1;
