@@ -252,7 +252,10 @@ std::vector<AttentionKind> attention_kinds() {
 }
 
 TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
-  for (const auto& [queries, keys, size, before, after, soft_cap, turns] : attention_kinds()) {
+  for (const AttentionKind& kind : attention_kinds()) {
+    const int64_t queries = kind.queries, keys = kind.keys, size = kind.size, before = kind.before, after = kind.after;
+    const float soft_cap = kind.soft_cap;
+    const bool turns = kind.turns;
     SCOPED_TRACE(testing::Message() << queries << " queries, " << keys << " keys, head size " << size << ", sees "
                                     << before << " before and " << after << " after, cap " << soft_cap);
     const int64_t stride = size + 3;

@@ -228,6 +228,13 @@ void load_values(const AttentionTile& tile, const Range& keys, const Matrix& to)
   copy_in(tile.value, tile.value_stride, tile.value_bias, 1, keys.begin, keys.count(), tile.head_size, to);
 }
 
+/// c += a b, or c = a b.
+template <class Words>
+void product(
+    bool adds, const Strided& a, const Matrix& b, int64_t rows, int64_t depth, int64_t columns, const Matrix& c) {
+  adds ? product<Words, true>(a, b, rows, depth, columns, c) : product<Words, false>(a, b, rows, depth, columns, c);
+}
+
 template <class Words>
 void load_queries(const AttentionTile& tile, int64_t first, int64_t rows, const Matrix& to) {
   copy_in(tile.query, tile.query_stride, tile.query_bias, scale_of_queries<Words>(tile), first, rows, tile.head_size,
@@ -277,10 +284,13 @@ struct OnlineSoftmax {
       set_zero(scores, padded);
       return;
     }
-    const float factor = __builtin_expf((before - now) * scale);
     most[query] = now;
-    sums[query] = sums[query] * factor + exponentials(scores, padded, scale, now);
-    if (before != kMinusInf && factor != 1) {
+    const float sum = exponentials(scores, padded, scale, now);
+    if (before == kMinusInf) {
+      sums[query] = sum;
+    } else {
+      const float factor = __builtin_expf((before - now) * scale);
+      sums[query] = sums[query] * factor + sum;
       scale_row(output, factor, round_up(columns, kWidth));
     }
   }
@@ -300,7 +310,9 @@ void attend(const AttentionTile& tile, float* scratch) {
   const auto weights = room_of_scores(tile, arena), factors = arena.matrix(kQueryBlock, most_keys(tile));
   OnlineSoftmax softmax(tile.num_queries, arena);
 
-  fill_zero(output, tile.num_queries);
+  if (!is_whole) {
+    fill_zero(output, tile.num_queries);
+  }
   for_each_tile(tile, [&](const Range& all) {
     load_keys(tile, all, key);
     Words::to_left(key, all.count(), columns);
@@ -337,8 +349,8 @@ void attend(const AttentionTile& tile, float* scratch) {
         }
       }
       Words::to_left(weights, rows, keys.count());
-      product<Words, true>(plain(weights), value.from_row(keys.in_tile / Words::kValues), rows, keys.count(), columns,
-                           output.from_row(first));
+      product<Words>(!is_whole, plain(weights), value.from_row(keys.in_tile / Words::kValues), rows, keys.count(),
+                     columns, output.from_row(first));
     });
   });
   for (int64_t i = 0; i < tile.num_queries; ++i) {
@@ -384,7 +396,9 @@ void attend_backward(const AttentionTileBackward& op, float* scratch) {
       means[first + i] = dot_of(grad_output.row(i), query.row(i), round_up(columns, kWidth));
     }
   }
-  fill_zero(grad_query, tile.num_queries);
+  if (!is_whole) {
+    fill_zero(grad_query, tile.num_queries);
+  }
 
   for_each_tile(tile, [&](const Range& all) {
     const int64_t count = all.count();
@@ -451,8 +465,8 @@ void attend_backward(const AttentionTileBackward& op, float* scratch) {
       product<Words, true>(transposed(right_grad), right_query, keys.count(), rows, columns,
                            grad_key.from_row(keys.in_tile));
       Words::to_left(grad_weights, rows, keys.count());
-      product<Words, true>(plain(grad_weights), key.from_row(keys.in_tile / Words::kValues), rows, keys.count(),
-                           columns, grad_query.from_row(first));
+      product<Words>(!is_whole, plain(grad_weights), key.from_row(keys.in_tile / Words::kValues), rows, keys.count(),
+                     columns, grad_query.from_row(first));
       relative.add_to_queries(grad_query.from_row(first), first, rows);
     });
     relative.end_backward(grad_key, op);
