@@ -29,7 +29,7 @@ template <class T, int kColumns, bool kExtra>
 constexpr int kMostWarps = kColumns * static_cast<int>(sizeof(T)) <= 128 && !kExtra ? 8 : 4;
 
 MEZZO_DEVICE constexpr int padded(int rows) { return (rows + kTile - 1) / kTile * kTile; }
-MEZZO_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+MEZZO_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 /// One head of a sequence.
 struct Head {
@@ -376,9 +376,9 @@ MEZZO_DEVICE void load_biases(const Block& block, const PackedAttentionArguments
 /// How a launch cuts heads: warps of a block, rows of a tile, and tiles that are there at once.
 struct Cut {
   int warps, tile, stages;
-  MEZZO_DEVICE int own() const { return warps * kTile; }
-  MEZZO_DEVICE int others() const { return tile * stages; }
-  MEZZO_DEVICE int most_rows() const { return own() > others() ? own() : others(); }
+  MEZZO_DEVICE constexpr int own() const { return warps * kTile; }
+  MEZZO_DEVICE constexpr int others() const { return tile * stages; }
+  MEZZO_DEVICE constexpr int most_rows() const { return own() > others() ? own() : others(); }
 };
 
 /// Shared memory that a block has on every GPU from compute capability 7.5 on.
@@ -387,23 +387,13 @@ constexpr int kSharedBytes = 64 * 1024;
 /// The largest one for `own` rows against `others` whose `bytes(cut)` fit into shared memory.
 template <class Bytes>
 Cut largest_cut(int own, int others, int most_warps, const Bytes& bytes) {
-  constexpr int kMostRows = 64;
-  const auto warps = static_cast<int>(ceil_div(own, kTile));
-  Cut cut{warps < most_warps ? warps : most_warps, padded(others) < kMostRows ? padded(others) : kMostRows, 1};
-  cut.stages = cut.tile < others ? 2 : 1;
-  while (bytes(cut) > kSharedBytes && (cut.warps > 1 || cut.tile > kTile || cut.stages > 1)) {
-    if (cut.tile > 2 * kTile) {
-      cut = {cut.warps, 2 * kTile, 2};
-    } else if (cut.warps > 4) {
-      cut.warps = 4;
-    } else if (cut.tile > kTile) {
-      cut = {cut.warps, kTile, 2};
-    } else if (cut.warps > 2) {
-      cut.warps = 2;
-    } else if (cut.stages > 1) {
-      cut.stages = 1;
-    } else {
-      cut.warps = 1;
+  const int warps = smaller(padded(own) / kTile, most_warps);
+  Cut cut{};
+  for (const Cut& most : {Cut{8, 64, 2}, {8, 32, 2}, {4, 32, 2}, {4, 16, 2}, {2, 16, 2}, {2, 16, 1}, {1, 16, 1}}) {
+    cut = {smaller(warps, most.warps), smaller(padded(others), most.tile), 1};
+    cut.stages = cut.tile < others ? most.stages : 1;
+    if (bytes(cut) <= kSharedBytes) {
+      break;
     }
   }
   return cut;
