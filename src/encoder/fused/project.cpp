@@ -118,13 +118,12 @@ struct Project : torch::autograd::Function<Project> {
     Products products;
     for (const auto& [weight, first_part, parts, is_of_first_rows] : products_of(weights, settings)) {
       const at::TensorList of_parts(grads.data() + first_part, parts);
-      const auto grad = columns_of(of_parts), rows = is_of_first_rows ? input.index_select(0, first) : input;
+      const auto joined = columns_of(of_parts), grad = joined.defined() ? joined : at::cat(of_parts, 1);
       if (whole_grad.defined()) {
         const int64_t size = whole_grad.size(0) / settings.parts;
-        products.assign_aside(whole_grad.narrow(0, first_part * size, parts * size), grad.t(), rows);
+        products.assign_aside(whole_grad.narrow(0, first_part * size, parts * size), grad.t(),
+                              is_of_first_rows ? input.index_select(0, first) : input);
         result[kWeights] = whole_grad;
-      } else if (weights.size() > 1) {
-        set_weight_gradients(ctx, products, grad, of_parts, rows, first_part, settings.weight_dtype, result);
       }
       if (is_of_first_rows) {
         of_first = products.add(grad, weight, has_norm ? settings.dtype : settings.x_dtype);
@@ -133,6 +132,9 @@ struct Project : torch::autograd::Function<Project> {
       } else {
         total = products.add(grad, weight);
       }
+    }
+    if (weights.size() > 1) {
+      set_weight_gradients(ctx, products, grads, input, settings, result);
     }
     products.compute();
     if (first.defined()) {
@@ -155,7 +157,7 @@ struct Project : torch::autograd::Function<Project> {
   }
 
  private:
-  /// Gradients of parts as one matrix: that whose columns they are, if they lie so.
+  /// The matrix whose columns the gradients of parts are; undefined if they lie apart.
   static at::Tensor columns_of(at::TensorList parts) {
     const at::Tensor& first = parts.front();
     if (parts.size() == 1) {
@@ -167,34 +169,40 @@ struct Project : torch::autograd::Function<Project> {
       if (!part.is_alias_of(first) || part.sizes() != first.sizes() || part.strides() != first.strides() ||
           part.stride(0) != count * columns || part.stride(1) != 1 ||
           part.storage_offset() != first.storage_offset() + i * columns) {
-        return at::cat(parts, 1);
+        return {};
       }
     }
     return first.as_strided({first.size(0), count * columns}, {count * columns, 1});
   }
 
-  /// Of a weight for each part: by one product, if all are wanted.
+  /// Of a weight for each part: by one product, if all are wanted and the gradients of the parts lie together.
   static void set_weight_gradients(const AutogradContext* ctx,
                                    Products& products,
-                                   const at::Tensor& grad,
-                                   at::TensorList of_parts,
-                                   const at::Tensor& rows,
-                                   int64_t first_part,
-                                   at::ScalarType dtype,
+                                   const variable_list& grads,
+                                   const at::Tensor& input,
+                                   const Settings& settings,
                                    variable_list& result) {
-    const size_t first = kWeights + first_part, count = of_parts.size();
-    bool all_wanted = true;
-    for (size_t i = 0; i < count; ++i) {
-      all_wanted = all_wanted && ctx->needs_input_grad(first + i);
+    const at::Tensor& first_rows = settings.first_rows;
+    const int64_t begin = first_rows.defined() ? 1 : 0, count = settings.parts - begin;
+    const auto of_part = [&](int64_t i, const at::Tensor& rows) {
+      result[kWeights + i] = grad_weight(ctx, kWeights + i, products, grads[i], rows, settings.weight_dtype);
+    };
+    if (first_rows.defined()) {
+      of_part(0, input.index_select(0, first_rows));
     }
-    if (all_wanted) {
-      const auto parts = split_rows(products.add_aside(grad.t(), rows, dtype), static_cast<int64_t>(count));
-      std::copy(parts.begin(), parts.end(), result.begin() + static_cast<ptrdiff_t>(first));
+    const auto joined = columns_of({grads.data() + begin, static_cast<size_t>(count)});
+    bool all_wanted = joined.defined();
+    for (int64_t i = begin; i < settings.parts; ++i) {
+      all_wanted = all_wanted && ctx->needs_input_grad(kWeights + i);
+    }
+    if (!all_wanted) {
+      for (int64_t i = begin; i < settings.parts; ++i) {
+        of_part(i, input);
+      }
       return;
     }
-    for (size_t i = 0; i < count; ++i) {
-      result[first + i] = grad_weight(ctx, first + i, products, of_parts[i], rows, dtype);
-    }
+    const auto parts = split_rows(products.add_aside(joined.t(), input, settings.weight_dtype), count);
+    std::copy(parts.begin(), parts.end(), result.begin() + kWeights + begin);
   }
 };
 
