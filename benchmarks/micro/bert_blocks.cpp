@@ -81,14 +81,12 @@ void run(const Shape& shape, double p) {
   all.insert(all.end(), square.begin(), square.end());
   all.insert(all.end(), bias.begin(), bias.end());
 
-  const AttentionParams attention_params{.query = {square[0], bias[0]},
-                                         .key = {square[1], bias[1]},
-                                         .value = {square[2], bias[2]},
-                                         .output = {square[3], bias[3]},
-                                         .norm = norm,
-                                         .num_heads = shape.heads,
-                                         .weights_dropout = site,
-                                         .output_dropout = site};
+  const AttentionParams attention_params{
+      .query_key_value = {{square[0], bias[0]}, {square[1], bias[1]}, {square[2], bias[2]}},
+      .output = {square[3], bias[3]},
+      .norm = norm,
+      .attention = {.num_heads = shape.heads, .dropout = site},
+      .output_dropout = site};
   const auto attention = [&] { return attention_block(x, attention_params, layout); };
   const auto attention_of_aten = [&] { return reference::attention_block(x, attention_params, layout); };
   print_row("attention block", shape,

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "encoder/attention.h"
 #include "encoder/blocks.h"
 #include "encoder/dropout_site.h"
 
@@ -38,34 +39,6 @@ struct ActivationGradients {
   at::Tensor bias;     ///< [F] float32
 };
 
-/// Biases [H] of the products that made query, key and value, which the kernel adds; undefined
-/// for none.
-struct AttentionBiases {
-  at::Tensor query, key, value;
-};
-
-/// Attention over packed rows, without autograd: T rows of all
-/// sequences.
-struct PackedAttention {
-  at::Tensor query, key, value;  ///< [T, H]; contiguous, or columns of one matrix
-  AttentionBiases biases;
-  int64_t num_heads;
-  SequenceLayoutPtr layout;
-  DropoutSite dropout;              ///< weight of query row t and key j of head h: see packed_attention.h
-  TokenPositions positions = {};    ///< only where the device has PreNormOps
-  bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
-  RelativePositions relative = {};  ///< in place of `positions`; tables contiguous, of the dtype of `query`
-};
-
-struct AttentionGradients {
-  at::Tensor query, key, value;  ///< shapes and dtypes as the inputs; zero in rows of padding and filler
-  AttentionBiases biases;        ///< float32; undefined where the inputs have none
-  /// Whose columns the first three are, [T, 3 H], or but the key's and value's, [T, 2 H], where queries
-  /// are of first tokens only; undefined if they lie apart.
-  at::Tensor all = {};
-  at::Tensor relative_key = {}, relative_query = {};  ///< float32; undefined where the inputs are
-};
-
 /// Attention of the B sequences' first tokens to rows of which keys and values are linear
 /// functions, so that neither need be computed: query . (W row) = (W^T query) . row, and a sum of
 /// weights times W row + b is W (sum of weights times row) + (sum of weights) b. A bias of the keys
@@ -75,7 +48,7 @@ struct FirstTokenAttention {
   at::Tensor rows;   ///< [T, H], dtype of `query`
   float scale;       ///< of the scores
   SequenceLayoutPtr layout;
-  DropoutSite dropout;  ///< as in PackedAttention
+  DropoutSite dropout;  ///< of the weights, as in AttentionDescription
 };
 
 struct WeightedRows {
@@ -98,61 +71,6 @@ struct ResidualDropoutGradients {
   at::Tensor bias;     ///< [H] float32; undefined where it was not asked for
 };
 
-/// What blocks that begin with their norm compute, beside BlockOps. Biases, of norms too, are undefined
-/// where there are none; row numbers are rows of the dropout mask, undefined for 0 ... T - 1.
-struct PreNormOps {
-  /// @param normalised  nullptr if backward will not be called
-  /// @return [T, H], of `dtype`
-  at::Tensor (*layer_norm)(const at::Tensor& x,
-                           const LayerNormParams& norm,
-                           at::ScalarType dtype,
-                           Normalised* normalised);
-
-  /// @param residual  [T, H], added to the gradient of x; undefined for none
-  /// @param x_dtype  of the gradient of x
-  LayerNormGradients (*layer_norm_backward)(const at::Tensor& grad,
-                                            const Normalised& normalised,
-                                            const at::Tensor& norm_weight,
-                                            const at::Tensor& residual,
-                                            at::ScalarType x_dtype);
-
-  /// dropout(product + bias) + residual: [T, H], of the wider dtype of the two.
-  at::Tensor (*residual_dropout)(const at::Tensor& product,
-                                 const at::Tensor& bias,
-                                 const at::Tensor& residual,
-                                 const DropoutSite& dropout,
-                                 const at::Tensor& row_numbers);
-
-  /// The gradient of `product` may be `grad` itself.
-  ResidualDropoutGradients (*residual_dropout_backward)(const at::Tensor& grad,
-                                                        bool has_bias,
-                                                        const DropoutSite& dropout,
-                                                        const at::Tensor& row_numbers,
-                                                        at::ScalarType product_dtype);
-
-  /// dropout(activation(a) * b), where a and b are the left and the right half of product + bias.
-  /// @param product  [T, 2 F]
-  /// @return [T, F], dtype of `product`
-  at::Tensor (*gated_activation)(const at::Tensor& product,
-                                 const at::Tensor& bias,
-                                 Activation activation,
-                                 const DropoutSite& dropout,
-                                 const at::Tensor& row_numbers);
-
-  /// `grad` [T, F], of the dtype of `product`, is overwritten and becomes the output, computed again.
-  /// Its `bias` is [2 F], undefined where there is none.
-  ActivationGradients (*gated_activation_backward)(const at::Tensor& grad,
-                                                   const at::Tensor& product,
-                                                   const at::Tensor& bias,
-                                                   Activation activation,
-                                                   const DropoutSite& dropout,
-                                                   const at::Tensor& row_numbers);
-};
-
-#define MEZZO_FOR_PRE_NORM_OPS(what)                                                                \
-  what(layer_norm) what(layer_norm_backward) what(residual_dropout) what(residual_dropout_backward) \
-      what(gated_activation) what(gated_activation_backward)
-
 /// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
 /// norms) may be of any of these types; a bias is added to its product, or to query, key or value,
 /// as their dtype holds it. Sums over rows do not depend on the number of threads.
@@ -162,12 +80,6 @@ struct BlockOps {
   /// Whether weights of query, key and value that lie side by side make one product, and the
   /// gradients are always columns of one matrix.
   bool takes_columns;
-  const PreNormOps* pre_norm;  ///< nullptr where a device has none
-
-  /// Whether the operator mezzo::packed_attention does it faster than `packed_attention` here, as LibTorch's flash
-  /// attention, which uses tensor cores, does for long texts; nullptr: never. Looks at sizes, dtype, device and layout
-  /// alone, and may be asked before queries, keys and values are computed.
-  bool (*leaves_attention)(const PackedAttention& attention) = nullptr;
 
   /// One application of the mask. `x`: of any shape.
   at::Tensor (*dropout)(const at::Tensor& x, const DropoutSite& site);
@@ -227,33 +139,85 @@ struct BlockOps {
                                                   const at::Tensor& bias,
                                                   Activation activation);
 
-  /// @param log_sum_exp  set to float32 [T, num_heads], which backward needs;
-  ///   nullptr if it will not be called
-  /// @return [T, H], dtype of `query`. Rows of padding and filler are zero.
-  at::Tensor (*packed_attention)(const PackedAttention& attention, at::Tensor* log_sum_exp);
+  // Of blocks that begin with their norm. Biases, of norms too, are undefined where there are none; row numbers are
+  // rows of the dropout mask, undefined for 0 ... T - 1.
+
+  /// @param normalised  nullptr if backward will not be called
+  /// @return [T, H], of `dtype`
+  at::Tensor (*layer_norm)(const at::Tensor& x,
+                           const LayerNormParams& norm,
+                           at::ScalarType dtype,
+                           Normalised* normalised);
+
+  /// @param residual  [T, H], added to the gradient of x; undefined for none
+  /// @param x_dtype  of the gradient of x
+  LayerNormGradients (*layer_norm_backward)(const at::Tensor& grad,
+                                            const Normalised& normalised,
+                                            const at::Tensor& norm_weight,
+                                            const at::Tensor& residual,
+                                            at::ScalarType x_dtype);
+
+  /// dropout(product + bias) + residual: [T, H], of the wider dtype of the two.
+  at::Tensor (*residual_dropout)(const at::Tensor& product,
+                                 const at::Tensor& bias,
+                                 const at::Tensor& residual,
+                                 const DropoutSite& dropout,
+                                 const at::Tensor& row_numbers);
+
+  /// The gradient of `product` may be `grad` itself.
+  ResidualDropoutGradients (*residual_dropout_backward)(const at::Tensor& grad,
+                                                        bool has_bias,
+                                                        const DropoutSite& dropout,
+                                                        const at::Tensor& row_numbers,
+                                                        at::ScalarType product_dtype);
+
+  /// dropout(activation(a) * b), where a and b are the left and the right half of product + bias.
+  /// @param product  [T, 2 F]
+  /// @return [T, F], dtype of `product`
+  at::Tensor (*gated_activation)(const at::Tensor& product,
+                                 const at::Tensor& bias,
+                                 Activation activation,
+                                 const DropoutSite& dropout,
+                                 const at::Tensor& row_numbers);
+
+  /// `grad` [T, F], of the dtype of `product`, is overwritten and becomes the output, computed again.
+  /// Its `bias` is [2 F], undefined where there is none.
+  ActivationGradients (*gated_activation_backward)(const at::Tensor& grad,
+                                                   const at::Tensor& product,
+                                                   const at::Tensor& bias,
+                                                   Activation activation,
+                                                   const DropoutSite& dropout,
+                                                   const at::Tensor& row_numbers);
+
+  /// @param log_sum_exp  set to float32, a row as `query` and a column a head, which backward needs; nullptr if it
+  ///   will not be called
+  /// @return sizes and dtype of `query`. Rows of padding and filler are zero.
+  at::Tensor (*packed_attention)(const AttentionArguments& attention, at::Tensor* log_sum_exp);
 
   /// @param output, log_sum_exp  what forward gave
-  AttentionGradients (*packed_attention_backward)(const PackedAttention& attention,
+  AttentionGradients (*packed_attention_backward)(const AttentionArguments& attention,
                                                   const at::Tensor& output,
                                                   const at::Tensor& log_sum_exp,
                                                   const at::Tensor& grad);
 
+  /// nullptr where a device computes keys and values for it.
   /// @param log_sum_exp  set to float32 [B, num_heads], which backward needs;
   ///   nullptr if it will not be called
-  WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp);
+  WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp) = nullptr;
 
   FirstTokenGradients (*first_token_attention_backward)(const FirstTokenAttention& attention,
                                                         const at::Tensor& log_sum_exp,
                                                         const WeightedRows& grad,
-                                                        at::ScalarType rows_dtype);
+                                                        at::ScalarType rows_dtype) = nullptr;
 };
 
-/// Its functions, for what each kind of device says of all of them.
-#define MEZZO_FOR_BLOCK_OPS(what)                                                                       \
-  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm) \
-      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)     \
-          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)         \
-              what(first_token_attention) what(first_token_attention_backward)
+/// Its functions that every device has.
+#define MEZZO_FOR_BLOCK_OPS(what)                                                                          \
+  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)    \
+      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)        \
+          what(bias_activation_backward) what(layer_norm) what(layer_norm_backward) what(residual_dropout) \
+              what(residual_dropout_backward) what(gated_activation) what(gated_activation_backward)       \
+                  what(packed_attention) what(packed_attention_backward)
 
 /// Those for a device; nullptr if the fused blocks cannot run there.
 const BlockOps* block_ops(c10::Device device);

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "encoder/block_arguments.h"
@@ -102,96 +103,68 @@ const Operator<decltype(embedding_meta)> embedding_op(
 
 using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, const SequenceLayoutPtr&);
 
-template <AttentionFunction& kFused, AttentionFunction& kReference>
-at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return fused::can_attend(x, params.num_heads) ? kFused(dense(x), params, layout) : kReference(x, params, layout);
-}
-
 template <AttentionFunction& kCompute>
 at::Tensor attention_kernel(const at::Tensor& x,
                             at::TensorList weights,
                             at::TensorList biases,
                             at::TensorList half_copies,
-                            const at::Tensor& norm_weight,
-                            const at::Tensor& norm_bias,
+                            const OptionalTensor& norm_weight,
+                            const OptionalTensor& norm_bias,
                             double norm_eps,
-                            int64_t num_heads,
                             const SequenceLayoutPtr& layout,
-                            double weights_dropout,
+                            const AttentionHolderPtr& attention,
                             double output_dropout,
-                            int64_t seed,
-                            int64_t step,
-                            int64_t weights_site,
                             int64_t output_site,
-                            const OptionalTensor& step_offset,
+                            bool norm_first,
                             const OptionalTensor& position_key,
-                            const OptionalTensor& position_query,
-                            const OptionalTensor& position_rows) {
-  constexpr const char* kOp = "attention_block";  // first_token_attention_block takes the same
-  const LinearLayers layers(kOp, 4, weights, biases, half_copies);
-  layout->check(x, num_heads);
-  check_norm(kOp, x, norm_weight, norm_bias);
-  for (const at::Tensor& weight : weights) {
-    TORCH_CHECK_VALUE(weight.size(0) == x.size(1) && weight.size(1) == x.size(1), "mezzo::", kOp, ": rows ", x.sizes(),
-                      " cannot have weights ", weight.sizes());
+                            const OptionalTensor& position_query) {
+  constexpr const char* kOp = "attention_block";
+  TORCH_CHECK_VALUE(weights.size() == 2 || weights.size() == 4, "mezzo::", kOp,
+                    ": needs the weights of query, key, value and output, or those of the first three as one and that "
+                    "of the output, got ",
+                    weights.size());
+  const LinearLayers layers(kOp, weights.size(), weights, biases, half_copies, /*may_lack_biases=*/norm_first);
+  layout->check(x, attention->description.num_heads);
+  const auto scale = tensor_of(norm_weight), shift = tensor_of(norm_bias);
+  check_norm(kOp, x, scale, shift, norm_first);
+  const int64_t hidden = x.size(1);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t rows = weights.size() == 2 && i == 0 ? 3 * hidden : hidden;
+    TORCH_CHECK_VALUE(weights[i].size(0) == rows && weights[i].size(1) == hidden, "mezzo::", kOp, ": rows ", x.sizes(),
+                      " cannot have weights ", weights[i].sizes());
   }
-  const auto dropout_at = [&](double p, int64_t site) {
-    return DropoutSite::of(p, seed, step, site, step_offset, x.device());
-  };
-  const AttentionParams params{
-      .query = layers[0],
-      .key = layers[1],
-      .value = layers[2],
-      .output = layers[3],
-      .norm = {norm_weight, norm_bias, norm_eps},
-      .num_heads = num_heads,
-      .weights_dropout = dropout_at(weights_dropout, weights_site),
-      .output_dropout = dropout_at(output_dropout, output_site),
-      .relative = RelativePositions::of(position_key, position_query, position_rows, *layout, x.device(), x.size(1))};
+  std::vector<LinearParams> query_key_value;
+  for (size_t i = 0; i + 1 < weights.size(); ++i) {
+    query_key_value.push_back(layers[i]);
+  }
+  const auto described = attention->with(position_key, position_query).checked(*layout, x.device(), hidden);
+  const AttentionParams params{.query_key_value = query_key_value,
+                               .output = layers[weights.size() - 1],
+                               .norm = {scale, shift, norm_eps},
+                               .attention = described,
+                               .output_dropout = beside(described.dropout, output_dropout, output_site),
+                               .norm_first = norm_first};
   return kCompute(x, params, layout);
 }
 
-at::Tensor attention_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr&) {
-  return at::empty_like(x, at::MemoryFormat::Contiguous);
+at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return fused::can_attend(x, params.attention.num_heads) ? fused::attention(dense(x), params, layout)
+                                                          : reference::attention_block(x, params, layout);
 }
 
-at::Tensor first_token_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr& layout) {
-  return x.new_empty({layout->first_rows().size(0), x.size(1)});
+at::Tensor attention_like(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return x.new_empty({params.attention.only_first_queries ? layout->size() : x.size(0), x.size(1)});
 }
 
-/// The operator `name` of attention.
-template <AttentionFunction& kFused, AttentionFunction& kReference, AttentionFunction& kMeta>
-struct AttentionOperator {
-  explicit AttentionOperator(const std::string& name)
-      : op(name +
-               "(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor norm_weight, Tensor "
-               "norm_bias, "
-               "float norm_eps, int num_heads, " +
-               sequence_layout_schema() +
-               " layout, float weights_dropout, float output_dropout, int seed, int step, int weights_site, "
-               "int output_site, Tensor? step_offset=None, Tensor? position_key=None, Tensor? position_query=None, "
-               "Tensor? position_rows=None) -> Tensor",
-           kernel<&attention_kernel<kMeta>>(DispatchKey::Meta),
-           choosing_kernels<&attention_kernel<choose_attention<kFused, kReference>>>(),
-           kernel<&attention_kernel<kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
-
-  at::Tensor operator()(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) const {
-    if (has_lora(params.query, params.key, params.value, params.output)) return kReference(x, params, layout);
-    const LinearLists layers(params.query, params.key, params.value, params.output);
-    const auto& [weights_dropout, output_dropout] = std::tie(params.weights_dropout, params.output_dropout);
-    return op(x, layers.weights, layers.biases, layers.half_copies, params.norm.weight, params.norm.bias,
-              params.norm.eps, params.num_heads, layout, weights_dropout.p, output_dropout.p, seed_of(weights_dropout),
-              weights_dropout.key.step, weights_dropout.key.site, output_dropout.key.site,
-              if_defined(weights_dropout.step_offset), if_defined(params.relative.key),
-              if_defined(params.relative.query), if_defined(params.relative.rows));
-  }
-
-  Operator<decltype(attention_kernel<kReference>)> op;
-};
-
-const AttentionOperator<fused::attention, reference::attention_block, attention_like> attention_op("attention_block");
-const AttentionOperator<fused::first_token_attention, reference::first_token_attention_block, first_token_like>
-    first_token_attention_op("first_token_attention_block");
+const Operator<decltype(attention_kernel<choose_attention>)> attention_op(
+    "attention_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor? norm_weight, "
+    "Tensor? norm_bias, float norm_eps, " +
+        sequence_layout_schema() + " layout, " + attention_schema() +
+        " attention, float output_dropout, int output_site, bool norm_first=False, Tensor? position_key=None, "
+        "Tensor? position_query=None) -> Tensor",
+    kernel<&attention_kernel<attention_like>>(DispatchKey::Meta),
+    choosing_kernels<&attention_kernel<choose_attention>>(),
+    kernel<&attention_kernel<reference::attention_block>>(DispatchKey::CompositeImplicitAutograd));
 
 using FeedForwardFunction = at::Tensor(const at::Tensor&, const FeedForwardParams&, const at::Tensor&);
 
@@ -202,27 +175,38 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
                                at::TensorList half_copies,
                                c10::string_view activation,
                                const at::Tensor& norm_weight,
-                               const at::Tensor& norm_bias,
+                               const OptionalTensor& norm_bias,
                                double norm_eps,
                                double dropout,
                                int64_t seed,
                                int64_t step,
                                int64_t site,
                                const OptionalTensor& row_numbers,
-                               const OptionalTensor& step_offset) {
+                               const OptionalTensor& step_offset,
+                               bool norm_first,
+                               bool is_gated,
+                               double inner_dropout,
+                               int64_t inner_site) {
   constexpr const char* kOp = "feed_forward_block";
-  const LinearLayers layers(kOp, 2, weights, biases, half_copies);
-  const auto numbers = tensor_of(row_numbers);
-  check_norm(kOp, x, norm_weight, norm_bias);
+  const LinearLayers layers(kOp, 2, weights, biases, half_copies, /*may_lack_biases=*/norm_first && is_gated);
+  const auto numbers = tensor_of(row_numbers), shift = tensor_of(norm_bias);
+  check_norm(kOp, x, norm_weight, shift, norm_first);
   check_one_a_row(kOp, numbers, x.size(0));
-  TORCH_CHECK_VALUE(
-      weights[0].size(1) == x.size(1) && weights[1].size(1) == weights[0].size(0) && weights[1].size(0) == x.size(1),
-      "mezzo::", kOp, ": rows ", x.sizes(), " cannot have weights ", weights[0].sizes(), " and ", weights[1].sizes());
+  TORCH_CHECK_VALUE(weights[0].size(1) == x.size(1) && weights[0].size(0) == (is_gated ? 2 : 1) * weights[1].size(1) &&
+                        weights[1].size(0) == x.size(1),
+                    "mezzo::", kOp, ": rows ", x.sizes(), " cannot have weights ", weights[0].sizes(), " and ",
+                    weights[1].sizes());
+  TORCH_CHECK_VALUE(is_gated || inner_dropout == 0, "mezzo::", kOp,
+                    ": inner_dropout is for gated activations; set is_gated or leave it 0");
+  const auto site_of_output = DropoutSite::of(dropout, seed, step, site, step_offset, x.device());
   const FeedForwardParams params{.intermediate = layers[0],
                                  .output = layers[1],
                                  .activation = parse_activation(kOp, activation),
-                                 .norm = {norm_weight, norm_bias, norm_eps},
-                                 .dropout = DropoutSite::of(dropout, seed, step, site, step_offset, x.device())};
+                                 .norm = {norm_weight, shift, norm_eps},
+                                 .dropout = site_of_output,
+                                 .norm_first = norm_first,
+                                 .is_gated = is_gated,
+                                 .inner_dropout = beside(site_of_output, inner_dropout, inner_site)};
   return kCompute(x, params, numbers);
 }
 
@@ -233,8 +217,9 @@ at::Tensor choose_feed_forward(const at::Tensor& x, const FeedForwardParams& par
 
 const Operator<decltype(feed_forward_kernel<choose_feed_forward>)> feed_forward_op(
     "feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, str activation, "
-    "Tensor norm_weight, Tensor norm_bias, float norm_eps, float dropout, int seed, int step, int site, "
-    "Tensor? row_numbers, Tensor? step_offset=None) -> Tensor",
+    "Tensor norm_weight, Tensor? norm_bias, float norm_eps, float dropout, int seed, int step, int site, "
+    "Tensor? row_numbers, Tensor? step_offset=None, bool norm_first=False, bool is_gated=False, "
+    "float inner_dropout=0.0, int inner_site=0) -> Tensor",
     meta_like_first(),
     choosing_kernels<&feed_forward_kernel<choose_feed_forward>>(),
     kernel<&feed_forward_kernel<reference::feed_forward_block>>(DispatchKey::CompositeImplicitAutograd));
@@ -295,22 +280,25 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return attention_op(x, params, layout);
-}
-
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout) {
-  return first_token_attention_op(x, params, layout);
+  std::vector<LinearParams> all = params.query_key_value;
+  all.push_back(params.output);
+  if (has_lora(all)) return reference::attention_block(x, params, layout);
+  const LinearLists layers(all);
+  return attention_op(x, layers.weights, layers.biases, layers.half_copies, if_defined(params.norm.weight),
+                      if_defined(params.norm.bias), params.norm.eps, layout, without_tables(params.attention),
+                      params.output_dropout.p, params.output_dropout.key.site, params.norm_first,
+                      if_defined(params.attention.relative.key), if_defined(params.attention.relative.query));
 }
 
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
-  if (has_lora(params.intermediate, params.output)) return reference::feed_forward_block(x, params, row_numbers);
-  const LinearLists layers(params.intermediate, params.output);
-  const auto& dropout = params.dropout;
+  const std::vector<LinearParams> all{params.intermediate, params.output};
+  if (has_lora(all)) return reference::feed_forward_block(x, params, row_numbers);
+  const LinearLists layers(all);
+  const auto& [dropout, inner_dropout] = std::tie(params.dropout, params.inner_dropout);
   return feed_forward_op(x, layers.weights, layers.biases, layers.half_copies, to_string(params.activation),
-                         params.norm.weight, params.norm.bias, params.norm.eps, dropout.p, seed_of(dropout),
-                         dropout.key.step, dropout.key.site, if_defined(row_numbers), if_defined(dropout.step_offset));
+                         params.norm.weight, if_defined(params.norm.bias), params.norm.eps, dropout.p, seed_of(dropout),
+                         dropout.key.step, dropout.key.site, if_defined(row_numbers), if_defined(dropout.step_offset),
+                         params.norm_first, params.is_gated, inner_dropout.p, inner_dropout.key.site);
 }
 
 at::Tensor residual_layer_norm(const at::Tensor& x,

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
 #include "encoder/activation.h"
 #include "encoder/dropout_site.h"
@@ -10,12 +11,12 @@
 
 /// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher,
 /// mezzo::NAME: a composition of ATen operations on any device (encoder/reference), which op
-/// policies and FiniteTracer see op by op; where a kind of device has BlockOps the blocks are one
-/// node of the graph with its backward written by hand (encoder/fused). All follow autocast as the
+/// policies and FiniteTracer see op by op; where a kind of device has BlockOps the blocks are two or three
+/// nodes of the graph with backward written by hand (encoder/fused). All follow autocast as the
 /// compositions do. T rows, H hidden units, F feed-forward units, B sequences.
 namespace mezzo::encoder {
 
-/// Scale and shift of a layer normalisation: `weight` and `bias` [H].
+/// Scale and shift of a layer normalisation: `weight` and `bias` [H]; the bias undefined for none, if norm_first.
 struct LayerNormParams {
   const at::Tensor& weight;
   const at::Tensor& bias;
@@ -30,7 +31,8 @@ struct LoraParams {
   DropoutSite dropout;
 };
 
-/// A linear layer: `weight` [out, in], `bias` [out].
+/// A linear layer: `weight` [out, in], `bias` [out], undefined for none, as all layers of a block may
+/// lack it that begins with its norm; of feed-forward blocks, those whose activation is gated.
 struct LinearParams {
   at::Tensor weight;
   const at::Tensor& bias;
@@ -58,48 +60,47 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout);
 
+/// The half of a layer that attends.
 struct AttentionParams {
-  LinearParams query, key, value, output;
-  LayerNormParams norm;
-  int64_t num_heads;
-  DropoutSite weights_dropout, output_dropout;  ///< of one seed and step
-  RelativePositions relative = {};
+  /// Of query, key and value: three layers, or one with the rows of all three, [3 H, H].
+  std::vector<LinearParams> query_key_value;
+  LinearParams output;
+  LayerNormParams norm;  ///< its weight undefined: none, if it comes first
+  AttentionDescription attention;
+  DropoutSite output_dropout;  ///< of the seed and step of `attention.dropout`
+  bool norm_first = false;     ///< whether the block begins with its norm, or ends with it
 };
 
-/// residual_layer_norm(linear(packed_attention(linear(x), linear(x), linear(x))), x).
-/// Fused, once differentiable.
+/// layer_norm(x + dropout(linear(packed_attention(linear(x), linear(x), linear(x))))), or the same with
+/// layer_norm(x) as the input of the layers and no norm at the end. Fused, once differentiable.
+/// On CPUs, plain attention of only_first_queries without norm_first computes no keys and values: their linear
+/// functions are taken on the side of the queries and of the outputs. The gradient of the keys' bias, which changes no
+/// output, is exactly zero then.
 /// @param x  [T, H]
-/// @return [T, H]
+/// @return [T, H]; with only_first_queries [B, H]
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 
-/// The rows of `attention_block` that are the sequences' first. Fused and without relative positions,
-/// it computes nothing that they do not need: not even keys and values, whose linear functions are taken on the side of
-/// the queries and of the outputs instead. The gradient of the keys' bias, which changes no
-/// output, is exactly zero then.
-/// @return [B, H]
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout);
+/// Whether the attention blocks take layouts that the device alone knows (SequenceLayout::is_known), as fused blocks
+/// on accelerators do.
+bool can_attend_unknown(const at::Device& device, int64_t head_size);
 
-/// Whether the attention blocks take layouts that the device alone knows (SequenceLayout::is_known),
-/// as fused blocks do, and are no slower for it, as they would be where flash attention is.
-/// @param dtype  that products are computed in
-/// @param longest  tokens of the longest sequence
-/// @param is_relative  whether there are relative positions
-bool can_attend_unknown(
-    const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest, bool is_relative = false);
-
+/// The half of a layer that works on each row alone.
 struct FeedForwardParams {
-  LinearParams intermediate, output;
+  LinearParams intermediate;  ///< [F, H]; gated [2 F, H]: rows of what is activated, then of its gate
+  LinearParams output;        ///< [H, F]
   Activation activation;
   LayerNormParams norm;
-  DropoutSite dropout;
+  DropoutSite dropout;             ///< of the output
+  bool norm_first = false;         ///< whether the block begins with its norm, or ends with it
+  bool is_gated = false;           ///< whether the activation is multiplied by a gate
+  DropoutSite inner_dropout = {};  ///< of gated activations; of the seed and step of `dropout`
 };
 
-/// residual_layer_norm(linear(activation(linear(x))), x). Fused, once differentiable.
+/// layer_norm(x + dropout(linear(inner))), or x + dropout(linear(inner)) with norm_first. `inner` is
+/// activation(linear(x)), or dropout(activation(a) * b) for the halves a and b of linear(x); with norm_first of
+/// layer_norm(x). Fused, once differentiable; keeps what is activated, not the result.
 /// @param x  [T, H]
-/// @param row_numbers  [T] int64: which rows of the batch these are, for dropout;
-///   undefined if they are all
+/// @param row_numbers  [T] int64: which rows of the batch these are, for dropout; undefined if they are all
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 
 /// layer_norm(dropout(x) + residual). `x`, `residual` [T, H]; returns [T, H]. Row t is
@@ -122,9 +123,6 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout);
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
-at::Tensor first_token_attention_block(const at::Tensor& x,
-                                       const AttentionParams& params,
-                                       const SequenceLayoutPtr& layout);
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 at::Tensor residual_layer_norm(const at::Tensor& x,
                                const at::Tensor& residual,

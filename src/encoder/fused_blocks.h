@@ -2,11 +2,9 @@
 
 #include "encoder/blocks.h"
 
-/// The blocks, each one node of the graph with its backward written by hand: matrix products
-/// by Products, all between them by the device's BlockOps. Same results as the compositions,
-/// up to rounding, with the same dropout masks. Biases are added, and their gradients
-/// summed, in passes that are made anyway; activations that are cheap to compute again are
-/// not kept. Once differentiable.
+/// The blocks, of two or three nodes of the graph (fused/nodes.h): matrix products by Products, all between them by
+/// the device's BlockOps. Results equal those of the compositions up to rounding, with the same dropout masks. Once
+/// differentiable.
 namespace mezzo::encoder::fused {
 
 /// Whether these blocks can take `x`, T rows, as things are: where a device has BlockOps, float32,
@@ -14,7 +12,7 @@ namespace mezzo::encoder::fused {
 /// FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
 
-/// Whether attention blocks can, too: heads are no larger than the device's kernels take.
+/// Whether attention can run: also, heads are no larger than the device's kernels take.
 bool can_attend(const at::Tensor& x, int64_t num_heads);
 
 at::Tensor embeddings(const at::Tensor& word,
@@ -26,17 +24,8 @@ at::Tensor embeddings(const at::Tensor& word,
                       const LayerNormParams& norm,
                       const DropoutSite& dropout);
 at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
-at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
-/// packed_attention() alone, of rows that `can_attend`, without relative positions.
-at::Tensor packed_attention(const at::Tensor& query,
-                            const at::Tensor& key,
-                            const at::Tensor& value,
-                            int64_t num_heads,
-                            const SequenceLayoutPtr& layout,
-                            const DropoutSite& dropout,
-                            const TokenPositions& positions);
+at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 /// x weight^T + bias of a layer that is not trained; its LoRA factors are left out.
 at::Tensor frozen_linear(const at::Tensor& x, const LinearParams& params);
-at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 
 }  // namespace mezzo::encoder::fused

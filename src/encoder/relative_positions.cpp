@@ -27,34 +27,30 @@ at::Tensor RelativePositions::rows_for(int64_t length) const {
   return rows.narrow(0, (rows.size(0) + 1) / 2 - length, 2 * length - 1);
 }
 
-RelativePositions RelativePositions::of(const std::optional<at::Tensor>& key,
-                                        const std::optional<at::Tensor>& query,
-                                        const std::optional<at::Tensor>& rows,
-                                        const SequenceLayout& layout,
-                                        const at::Device& device,
-                                        int64_t hidden) {
-  if (!key && !query) {
+RelativePositions RelativePositions::checked(const SequenceLayout& layout,
+                                             const at::Device& device,
+                                             int64_t hidden) const {
+  if (!defined()) {
     return {};
   }
-  const int64_t num_rows = (key ? key : query)->size(0);
-  for (const auto* table : {&key, &query}) {
+  for (const at::Tensor* table : {&key, &query}) {
     TORCH_CHECK_VALUE(
-        !*table || ((*table)->dim() == 2 && (*table)->size(0) == num_rows && (*table)->size(1) == hidden &&
-                    (*table)->device() == device && (*table)->is_floating_point()),
-        "mezzo: keys and queries of relative positions must be matrices of floating-point numbers, of ", num_rows,
-        " rows and ", hidden, " columns on ", device, ", got ", (*table)->scalar_type(), " ", (*table)->sizes(), " on ",
-        (*table)->device());
+        !table->defined() || (table->dim() == 2 && table->size(0) == num_rows() && table->size(1) == hidden &&
+                              table->device() == device && table->is_floating_point()),
+        "mezzo: keys and queries of relative positions must be matrices of floating-point numbers, of ", num_rows(),
+        " rows and ", hidden, " columns on ", device, ", got ", table->scalar_type(), " ", table->sizes(), " on ",
+        table->device());
   }
-  TORCH_CHECK_VALUE(rows && rows->dim() == 1 && rows->scalar_type() == at::kLong && rows->device() == device &&
-                        rows->size(0) % 2 == 1 && rows->size(0) >= 2 * layout.longest() - 1,
+  TORCH_CHECK_VALUE(rows.defined() && rows.dim() == 1 && rows.scalar_type() == at::kLong && rows.device() == device &&
+                        rows.size(0) % 2 == 1 && rows.size(0) >= 2 * layout.longest() - 1,
                     "mezzo: relative positions need rows, a vector of int64 on ", device,
                     " for each distance of up to ", layout.longest(), " tokens, got ",
-                    rows ? rows->sizes() : at::IntArrayRef());
-  const auto dense = rows->contiguous();
+                    rows.defined() ? rows.sizes() : at::IntArrayRef());
+  RelativePositions dense{key, query, rows.contiguous()};
   if (device.is_cpu()) {
-    check_rows(dense, num_rows);
+    check_rows(dense.rows, num_rows());
   }
-  return {key.value_or(at::Tensor()), query.value_or(at::Tensor()), dense};
+  return dense;
 }
 
 }  // namespace mezzo::encoder

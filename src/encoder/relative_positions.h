@@ -3,8 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <optional>
-
 #include "encoder/sequence_layout.h"
 
 namespace mezzo::encoder {
@@ -27,15 +25,10 @@ struct RelativePositions {
   /// The rows for sequences of `length` tokens: [2 length - 1].
   at::Tensor rows_for(int64_t length) const;
 
-  /// As operators get them.
+  /// As operators get them, `rows` contiguous; nothing at all if no table is defined.
   /// @throws c10::ValueError  for tensors of other shapes, dtypes or devices; on a CPU, for rows that are not
   ///     there or out of order
-  static RelativePositions of(const std::optional<at::Tensor>& key,
-                              const std::optional<at::Tensor>& query,
-                              const std::optional<at::Tensor>& rows,
-                              const SequenceLayout& layout,
-                              const at::Device& device,
-                              int64_t hidden);
+  RelativePositions checked(const SequenceLayout& layout, const at::Device& device, int64_t hidden) const;
 };
 
 }  // namespace mezzo::encoder

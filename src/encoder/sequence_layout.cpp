@@ -2,11 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
-#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "encoder/registered_class.h"
 #include "memory/device_copy.h"
 
 namespace mezzo::encoder {
@@ -124,17 +124,10 @@ const SequenceLayout::Padding& SequenceLayout::padding() const {
 }
 
 const std::string& sequence_layout_schema() {
-  static const std::string name = [] {
-    std::string full = "__torch__.torch.classes.mezzo.SequenceLayout";
-    try {
-      if (!torch::getCustomClass(full)) {  // as another copy of mezzo in this process may have done
-        torch::class_<SequenceLayout>("mezzo", "SequenceLayout")
-            .def(torch::init<const at::Tensor&, const at::Tensor&, int64_t, const at::Device&>());
-      }
-    } catch (const c10::Error&) {  // who registers an operator with it learns that there is no such type
-    }
-    return full;
-  }();
+  static const std::string name = registered_class("SequenceLayout", [](const std::string& class_name) {
+    torch::class_<SequenceLayout>("mezzo", class_name)
+        .def(torch::init<const at::Tensor&, const at::Tensor&, int64_t, const at::Device&>());
+  });
   return name;
 }
 

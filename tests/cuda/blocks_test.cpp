@@ -11,7 +11,6 @@
 #include "cuda/host_block.h"
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
-#include "encoder/pre_norm_blocks.h"
 #include "encoder/side_by_side.h"
 
 // Whole blocks, whose nodes take the kernels for GPUs while these tests run.
@@ -40,19 +39,16 @@ at::Tensor embed(const Tensors& w) {
   return embedding_layer_norm(w[0], w[1], w[2], ids, positions, types, {w[9], w[10], 1e-5}, {0.2, {1, 2, 3}});
 }
 
-AttentionParams attention_params(const Tensors& w) {
-  return {.query = {w[0], w[1]},
-          .key = {w[2], w[3]},
-          .value = {w[4], w[5]},
+AttentionParams attention_params(const Tensors& w, bool only_first = false) {
+  return {.query_key_value = {{w[0], w[1]}, {w[2], w[3]}, {w[4], w[5]}},
           .output = {w[6], w[7]},
           .norm = {w[9], w[10], 1e-5},
-          .num_heads = kHeads,
-          .weights_dropout = {0.1, {4, 5, 6}},
+          .attention = {.num_heads = kHeads, .dropout = {0.1, {4, 5, 6}}, .only_first_queries = only_first},
           .output_dropout = {0.1, {4, 5, 7}}};
 }
 
 at::Tensor attend(const Tensors& w) { return attention_block(w[8], attention_params(w), layout()); }
-at::Tensor attend_first(const Tensors& w) { return first_token_attention_block(w[8], attention_params(w), layout()); }
+at::Tensor attend_first(const Tensors& w) { return attention_block(w[8], attention_params(w, true), layout()); }
 
 at::Tensor feed_forward(const Tensors& w) {
   return feed_forward_block(
@@ -65,16 +61,18 @@ at::Tensor pre_norm_attend_to(const Tensors& w,
                               const at::Tensor& bias,
                               const at::Tensor& output_bias,
                               bool only_first) {
-  return pre_norm_attention_block(w[8],
-                                  {.norm = {w[9], norm_bias, 1e-5},
-                                   .query_key_value = {at::cat({w[0], w[2], w[4]}), bias},
-                                   .output = {w[6], output_bias},
-                                   .num_heads = kHeads,
-                                   .positions = {rotary_table(17, kHidden / kHeads, 100), 3},
-                                   .only_first_rows = only_first,
-                                   .weights_dropout = {0.1, {4, 5, 6}},
-                                   .output_dropout = {0.1, {4, 5, 7}}},
-                                  layout());
+  return attention_block(w[8],
+                         {.query_key_value = {{at::cat({w[0], w[2], w[4]}), bias}},
+                          .output = {w[6], output_bias},
+                          .norm = {w[9], norm_bias, 1e-5},
+                          .attention = {.num_heads = kHeads,
+                                        .dropout = {0.1, {4, 5, 6}},
+                                        .window = 3,
+                                        .only_first_queries = only_first,
+                                        .rotary = rotary_table(17, kHidden / kHeads, 100)},
+                          .output_dropout = {0.1, {4, 5, 7}},
+                          .norm_first = true},
+                         layout());
 }
 
 at::Tensor pre_norm_attend(const Tensors& w) { return pre_norm_attend_to(w, {}, {}, {}, false); }
@@ -86,23 +84,29 @@ at::Tensor pre_norm_attend_first(const Tensors& w) {
 }
 
 at::Tensor pre_norm_feed_forward(const Tensors& w) {
-  return pre_norm_feed_forward_block(w[8],
-                                     {.norm = {w[9], w[10], 1e-5},
-                                      .intermediate = {at::cat({w[11], w[11].flip(0)}), at::cat({w[12], w[12]})},
-                                      .output = {w[13], w[1]},
-                                      .activation = Activation::kGelu,
-                                      .dropout = {0.1, {7, 8, 9}}},
-                                     {});
+  return feed_forward_block(w[8],
+                            {.intermediate = {at::cat({w[11], w[11].flip(0)}), at::cat({w[12], w[12]})},
+                             .output = {w[13], w[1]},
+                             .activation = Activation::kGelu,
+                             .norm = {w[9], w[10], 1e-5},
+                             .dropout = {0.1, {7, 8, 10}},
+                             .norm_first = true,
+                             .is_gated = true,
+                             .inner_dropout = {0.1, {7, 8, 9}}},
+                            {});
 }
 
 at::Tensor pre_norm_feed_forward_without_linear_biases(const Tensors& w) {
-  return pre_norm_feed_forward_block(w[8],
-                                     {.norm = {w[9], w[10], 1e-5},
-                                      .intermediate = {at::cat({w[11], w[11].flip(0)}), {}},
-                                      .output = {w[13], {}},
-                                      .activation = Activation::kRelu,
-                                      .dropout = {0.1, {7, 8, 9}}},
-                                     {});
+  return feed_forward_block(w[8],
+                            {.intermediate = {at::cat({w[11], w[11].flip(0)}), {}},
+                             .output = {w[13], {}},
+                             .activation = Activation::kRelu,
+                             .norm = {w[9], w[10], 1e-5},
+                             .dropout = {0.1, {7, 8, 10}},
+                             .norm_first = true,
+                             .is_gated = true,
+                             .inner_dropout = {0.1, {7, 8, 9}}},
+                            {});
 }
 
 enum class Weights { kApart, kSideBySide };

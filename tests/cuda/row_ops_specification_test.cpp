@@ -314,9 +314,8 @@ TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
       const auto rows = with(value, {40, 132}, dtype), residual = at::randn({40, 132}), bias = at::randn({132});
       const auto exact = rows.to(at::kDouble);
       const auto dropped = reference::dropout(exact + bias, site), dropped_grad = reference::dropout(exact, site);
-      const PreNormOps& pre_norm = *ops.pre_norm;
-      expect_not_finite_alike(pre_norm.residual_dropout(rows, bias, residual, site, {}), dropped + residual, "sum ");
-      const auto outer = pre_norm.residual_dropout_backward(rows, true, site, {}, dtype);
+      expect_not_finite_alike(ops.residual_dropout(rows, bias, residual, site, {}), dropped + residual, "sum ");
+      const auto outer = ops.residual_dropout_backward(rows, true, site, {}, dtype);
       expect_not_finite_alike(outer.product, dropped_grad, "its gradient ");
       expect_not_finite_alike(outer.bias, dropped_grad.sum(0), "its bias's ");
 
@@ -331,13 +330,13 @@ TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
           return reference::dropout(activated(x.chunk(2, 1)[0]) * x.chunk(2, 1)[1], site);
         };
         const auto wanted = gated(parts);
-        expect_not_finite_alike(pre_norm.gated_activation(halves, {}, activation, site, {}), wanted, "gated ");
-        const auto again = pre_norm.gated_activation_backward(grad.clone(), halves, {}, activation, site, {});
+        expect_not_finite_alike(ops.gated_activation(halves, {}, activation, site, {}), wanted, "gated ");
+        const auto again = ops.gated_activation_backward(grad.clone(), halves, {}, activation, site, {});
         expect_not_finite_alike(again.output, wanted, "gated again ");
         // Of finite halves, for 0 times infinity is NaN; above 0, where no slope is 0.
         gated(of_halves).backward(grad.to(at::kDouble));
         const auto found =
-            pre_norm.gated_activation_backward(grad.clone(), of_halves.detach().to(dtype), {}, activation, site, {});
+            ops.gated_activation_backward(grad.clone(), of_halves.detach().to(dtype), {}, activation, site, {});
         expect_not_finite_alike(found.product, of_halves.grad(), "gated's gradient ");
       }
 

@@ -146,7 +146,7 @@ TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
                    numbers = is_plain ? at::Tensor() : at::randperm(rows + 7).narrow(0, 0, rows);
         const DropoutSite site{is_plain ? 0.0 : 0.3, {5, 6, 7}};
         const auto compute = [&, columns = columns](const BlockOps& of_device) {
-          const PreNormOps& ops = *of_device.pre_norm;
+          const BlockOps& ops = of_device;
           Normalised normalised;
           std::vector<at::Tensor> results;
           if (columns > 1) {  // the variance of one column is 0
@@ -215,7 +215,7 @@ TEST_F(CudaRowOpsTest, MasksOfPreNormBlocksEqualTheSpecificationsToTheBit) {
     const auto ones = at::ones({40, columns}), numbers = at::randperm(40) + (int64_t{1} << 35);
     const DropoutSite site{0.4, {0x123456789ABCDEF, 8, 9}};
     const auto wanted = reference::dropout_of_rows(ones, numbers, site);
-    const auto& ops = *MEZZO_CUDA::kBlockOps.pre_norm;
+    const auto& ops = MEZZO_CUDA::kBlockOps;
     EXPECT_TRUE(at::equal(ops.residual_dropout_backward(ones, true, site, numbers, at::kFloat).product, wanted));
     EXPECT_TRUE(at::equal(ops.residual_dropout(ones, {}, at::zeros({40, columns}), site, numbers), wanted));
     const auto ones_of_both = at::ones({40, 2 * columns});  // relu(1) times a gate of 1

@@ -11,8 +11,8 @@
 #include <random>
 #include <tuple>
 
+#include "encoder/blocks.h"
 #include "encoder/cpu/block_ops.h"
-#include "encoder/pre_norm_blocks.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/cpu_half_compute.h"
@@ -88,24 +88,18 @@ Tensors random_params(const std::vector<std::vector<int64_t>>& sizes) {
 
 Block attention(const Shape& shape, const Rows& rows, double p, bool only_first_rows) {
   const int64_t h = shape.heads * shape.head_size;
-  const auto params_of = [heads = shape.heads, p](const Tensors& w) {
-    return AttentionParams{.query = {w[0], w[1]},
-                           .key = {w[2], w[3]},
-                           .value = {w[4], w[5]},
-                           .output = {w[6], w[7]},
-                           .norm = {w[8], w[9], 1e-5},
-                           .num_heads = heads,
-                           .weights_dropout = {p, {11, 2, 5}},
-                           .output_dropout = {p, {11, 2, 6}}};
+  const auto params_of = [=, heads = shape.heads](const Tensors& w) {
+    return AttentionParams{
+        .query_key_value = {{w[0], w[1]}, {w[2], w[3]}, {w[4], w[5]}},
+        .output = {w[6], w[7]},
+        .norm = {w[8], w[9], 1e-5},
+        .attention = {.num_heads = heads, .dropout = {p, {11, 2, 5}}, .only_first_queries = only_first_rows},
+        .output_dropout = {p, {11, 2, 6}}};
   };
   return {random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}),
+          [=, &rows](const at::Tensor& x, const Tensors& w) { return attention_block(x, params_of(w), rows.layout); },
           [=, &rows](const at::Tensor& x, const Tensors& w) {
-            const auto block = only_first_rows ? first_token_attention_block : attention_block;
-            return block(x, params_of(w), rows.layout);
-          },
-          [=, &rows](const at::Tensor& x, const Tensors& w) {
-            const auto block = only_first_rows ? reference::first_token_attention_block : reference::attention_block;
-            return block(x, params_of(w), rows.layout);
+            return reference::attention_block(x, params_of(w), rows.layout);
           }};
 }
 
@@ -119,28 +113,24 @@ Block relative_attention(const Shape& shape, const Rows& rows, double p, bool on
   const auto row_of = (2 * near + far.div(16, "trunc") + 40 * far.sign() + kRows / 2).clamp(0, kRows - 1);
   Block plain = attention(shape, rows, p, only_first_rows);
   const auto params_of = [=, heads = shape.heads](const Tensors& w) {
-    return AttentionParams{.query = {w[0], w[1]},
-                           .key = {w[2], w[3]},
-                           .value = {w[4], w[5]},
-                           .output = {w[6], w[7]},
-                           .norm = {w[8], w[9], 1e-5},
-                           .num_heads = heads,
-                           .weights_dropout = {p, {11, 2, 5}},
-                           .output_dropout = {p, {11, 2, 6}},
-                           .relative = {key ? w[10] : at::Tensor(), query ? w[key ? 11 : 10] : at::Tensor(), row_of}};
+    return AttentionParams{
+        .query_key_value = {{w[0], w[1]}, {w[2], w[3]}, {w[4], w[5]}},
+        .output = {w[6], w[7]},
+        .norm = {w[8], w[9], 1e-5},
+        .attention = {.num_heads = heads,
+                      .dropout = {p, {11, 2, 5}},
+                      .only_first_queries = only_first_rows,
+                      .relative = {key ? w[10] : at::Tensor(), query ? w[key ? 11 : 10] : at::Tensor(), row_of}},
+        .output_dropout = {p, {11, 2, 6}}};
   };
   Tensors params = plain.params;
   for (int64_t i = 0; i < (key ? 1 : 0) + (query ? 1 : 0); ++i) {
     params.push_back(at::randn({kRows, h}));
   }
   return {params,
+          [=, &rows](const at::Tensor& x, const Tensors& w) { return attention_block(x, params_of(w), rows.layout); },
           [=, &rows](const at::Tensor& x, const Tensors& w) {
-            const auto block = only_first_rows ? first_token_attention_block : attention_block;
-            return block(x, params_of(w), rows.layout);
-          },
-          [=, &rows](const at::Tensor& x, const Tensors& w) {
-            const auto block = only_first_rows ? reference::first_token_attention_block : reference::attention_block;
-            return block(x, params_of(w), rows.layout);
+            return reference::attention_block(x, params_of(w), rows.layout);
           }};
 }
 
@@ -201,47 +191,50 @@ struct PreNormWeights {
   at::Tensor inner, outer, norm, inner_bias, outer_bias, norm_bias;
 };
 
-using PreNormAttentionBlock = at::Tensor(const at::Tensor&, const PreNormAttentionParams&, const SequenceLayoutPtr&);
-using PreNormFeedForwardBlock = at::Tensor(const at::Tensor&, const PreNormFeedForwardParams&, const at::Tensor&);
+using AttentionBlock = at::Tensor(const at::Tensor&, const AttentionParams&, const SequenceLayoutPtr&);
+using FeedForwardBlock = at::Tensor(const at::Tensor&, const FeedForwardParams&, const at::Tensor&);
 
 Block pre_norm_attention(const Shape& shape, const Rows& rows, double p, const PreNorm& kind) {
   const int64_t h = shape.heads * shape.head_size;
   const auto rotary = kind.turns ? rotary_table(512, shape.head_size, 100) : at::Tensor();
-  const auto with = [=, heads = shape.heads, &rows](PreNormAttentionBlock& block) {
+  const auto with = [=, heads = shape.heads, &rows](AttentionBlock& block) {
     return [=, &rows, &block](const at::Tensor& x, const Tensors& given) {
       const PreNormWeights w(given, kind);
       return block(x,
-                   {.norm = {w.norm, w.norm_bias, 1e-5},
-                    .query_key_value = {w.inner, w.inner_bias},
+                   {.query_key_value = {{w.inner, w.inner_bias}},
                     .output = {w.outer, w.outer_bias},
-                    .num_heads = heads,
-                    .positions = {rotary, kind.window},
-                    .only_first_rows = kind.only_first_rows,
-                    .weights_dropout = {p, {11, 2, 5}},
-                    .output_dropout = {p, {11, 2, 6}}},
+                    .norm = {w.norm, w.norm_bias, 1e-5},
+                    .attention = {.num_heads = heads,
+                                  .dropout = {p, {11, 2, 5}},
+                                  .window = kind.window,
+                                  .only_first_queries = kind.only_first_rows,
+                                  .rotary = rotary},
+                    .output_dropout = {p, {11, 2, 6}},
+                    .norm_first = true},
                    rows.layout);
     };
   };
-  return {PreNormWeights::random(kind, h, 3 * h, h), with(pre_norm_attention_block),
-          with(reference::pre_norm_attention_block)};
+  return {PreNormWeights::random(kind, h, 3 * h, h), with(attention_block), with(reference::attention_block)};
 }
 
 Block pre_norm_feed_forward(const Shape& shape, Activation activation, double p, const PreNorm& kind) {
   const int64_t h = shape.heads * shape.head_size, f = 2 * h + 1;
-  const auto with = [=](PreNormFeedForwardBlock& block) {
+  const auto with = [=](FeedForwardBlock& block) {
     return [=, &block](const at::Tensor& x, const Tensors& given) {
       const PreNormWeights w(given, kind);
       return block(x,
-                   {.norm = {w.norm, w.norm_bias, 1e-5},
-                    .intermediate = {w.inner, w.inner_bias},
+                   {.intermediate = {w.inner, w.inner_bias},
                     .output = {w.outer, w.outer_bias},
                     .activation = activation,
-                    .dropout = {p, {11, 2, 7}}},
+                    .norm = {w.norm, w.norm_bias, 1e-5},
+                    .dropout = {p, {11, 2, 8}},
+                    .norm_first = true,
+                    .is_gated = true,
+                    .inner_dropout = {p, {11, 2, 7}}},
                    {});
     };
   };
-  return {PreNormWeights::random(kind, h, 2 * f, f), with(pre_norm_feed_forward_block),
-          with(reference::pre_norm_feed_forward_block)};
+  return {PreNormWeights::random(kind, h, 2 * f, f), with(feed_forward_block), with(reference::feed_forward_block)};
 }
 
 Block embeddings(const Shape& shape, const Rows& rows, double p) {
@@ -320,6 +313,12 @@ double magnitude(const Tensors& right, size_t i) {
   return std::max(1e-3, right[is_key_bias ? 1 : i].to(at::kDouble).norm().item<double>());
 }
 
+/// While it lives, nothing is fused: attention within a composition would be, too.
+struct WithoutBlockOps {
+  WithoutBlockOps() { set_block_ops(at::kCPU, nullptr); }
+  ~WithoutBlockOps() { set_block_ops(at::kCPU, &cpu::kBlockOps); }
+};
+
 struct Case {
   Shape shape;
   Precision precision;
@@ -388,7 +387,10 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
     const CpuHalfCompute half_compute;
     // Float32 parameters under autocast; then a model that is all half, as master weights leave it.
     for (const auto leaves : {at::kFloat, dtype}) {
-      const auto theirs = value_and_gradients(block.composed, x, block.params, grad, leaves, dtype);
+      const auto theirs = [&] {
+        const WithoutBlockOps composed;
+        return value_and_gradients(block.composed, x, block.params, grad, leaves, dtype);
+      }();
       const auto mine = value_and_gradients(block.fused, x, block.params, grad, leaves, dtype);
       ASSERT_EQ(mine.size(), right.size());
       for (size_t i = 0; i < mine.size(); ++i) {
@@ -516,7 +518,8 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const DropoutSite site{0.1, {1, 2, 3}};
   const auto compute = [&] {
     at::Tensor log_sum_exp;
-    const PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout, site};
+    const AttentionDescription plain{.num_heads = heads, .dropout = site};
+    const AttentionArguments attention{query, key, value, {vector, vector, vector}, rows.layout, plain};
     Tensors results{cpu::packed_attention(attention, &log_sum_exp)};
     const auto of_attention = cpu::packed_attention_backward(attention, results.back(), log_sum_exp, grad);
     Normalised normalised;
@@ -530,13 +533,17 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
     const auto columns = at::cat({query, key, value}, 1);
     const auto column = [&](int64_t i) { return columns.narrow(1, i * h, h); };
-    const PackedAttention local{column(0), column(1), column(2), {}, heads, rows.layout, site, {rotary, 9}, false};
+    auto windowed = plain;
+    windowed.window = 9;
+    windowed.rotary = rotary;
+    const AttentionArguments local{column(0), column(1), column(2), {}, rows.layout, windowed};
     results.push_back(cpu::packed_attention(local, &log_sum_exp));
     const auto of_local = cpu::packed_attention_backward(local, results.back(), log_sum_exp, grad);
     results.push_back(of_local.all);
-    const RelativePositions relative{key.narrow(0, 0, 40), value.narrow(0, 7, 40),
-                                     at::arange(-99, 100, at::kLong).clamp(-20, 19) + 20};
-    const PackedAttention by_distance{query, key, value, {}, heads, rows.layout, site, {}, false, relative};
+    auto relative = plain;
+    relative.relative = {key.narrow(0, 0, 40), value.narrow(0, 7, 40),
+                         at::arange(-99, 100, at::kLong).clamp(-20, 19) + 20};
+    const AttentionArguments by_distance{query, key, value, {}, rows.layout, relative};
     results.push_back(cpu::packed_attention(by_distance, &log_sum_exp));
     const auto of_distance = cpu::packed_attention_backward(by_distance, results.back(), log_sum_exp, grad);
     for (const auto& tensor : {of_distance.query, of_distance.key, of_distance.value, of_distance.relative_key,

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "encoder/blocks.h"
-#include "encoder/pre_norm_blocks.h"
 #include "mezzo/amp/autocast_guard.h"
 
 /// Blocks whose layers have LoRA factors with dropout.
@@ -52,39 +51,57 @@ struct LoraCase {
   std::function<at::Tensor(const at::Tensor& x, const std::function<LinearParams(size_t)>& layer)> block;
 };
 
+/// Of a block that begins with its norm.
+FeedForwardParams gated_params(const LinearParams& inner,
+                               const LinearParams& outer,
+                               const LayerNormParams& norm,
+                               double p) {
+  return {.intermediate = inner,
+          .output = outer,
+          .activation = Activation::kGelu,
+          .norm = norm,
+          .dropout = {0, {3, 1, 9}},
+          .norm_first = true,
+          .is_gated = true,
+          .inner_dropout = {p, {3, 1, 9}}};
+}
+
 std::vector<LoraCase> blocks(const SequenceLayoutPtr& layout, const at::Tensor& scale, const at::Tensor& shift) {
   const LayerNormParams norm{scale, shift, 1e-5};
-  const auto attention = [=](auto&& compute) {
+  const auto attention = [=](bool only_first_rows) {
     return [=](const at::Tensor& x, const std::function<LinearParams(size_t)>& layer) {
-      return compute(x,
-                     AttentionParams{.query = layer(0),
-                                     .key = layer(1),
-                                     .value = layer(2),
-                                     .output = layer(3),
-                                     .norm = norm,
-                                     .num_heads = kBlockHeads,
-                                     .weights_dropout = {0.25, {3, 1, 7}},
-                                     .output_dropout = {0.25, {3, 1, 8}}},
-                     layout);
+      return attention_block(
+          x,
+          {.query_key_value = {layer(0), layer(1), layer(2)},
+           .output = layer(3),
+           .norm = norm,
+           .attention = {.num_heads = kBlockHeads, .dropout = {0.25, {3, 1, 7}}, .only_first_queries = only_first_rows},
+           .output_dropout = {0.25, {3, 1, 8}}},
+          layout);
     };
   };
   const auto pre_norm = [=](bool only_first_rows) {
     return [=](const at::Tensor& x, const std::function<LinearParams(size_t)>& layer) {
-      return pre_norm_attention_block(x,
-                                      {.norm = norm,
-                                       .query_key_value = layer(0),
-                                       .output = layer(1),
-                                       .num_heads = kBlockHeads,
-                                       .positions = {rotary_table(16, kBlockWidth / kBlockHeads, 1e4), 5},
-                                       .only_first_rows = only_first_rows,
-                                       .weights_dropout = {0.25, {3, 1, 7}},
-                                       .output_dropout = {0.25, {3, 1, 8}}},
-                                      layout);
+      return attention_block(x,
+                             {.query_key_value = {layer(0)},
+                              .output = layer(1),
+                              .norm = norm,
+                              .attention = {.num_heads = kBlockHeads,
+                                            .dropout = {0.25, {3, 1, 7}},
+                                            .window = 5,
+                                            .only_first_queries = only_first_rows,
+                                            .rotary = rotary_table(16, kBlockWidth / kBlockHeads, 1e4)},
+                              .output_dropout = {0.25, {3, 1, 8}},
+                              .norm_first = true},
+                             layout);
     };
   };
+  const auto gated = [=](const at::Tensor& x, const LinearParams& inner, const LinearParams& outer) {
+    return feed_forward_block(x, gated_params(inner, outer, norm, 0.25), {});
+  };
   const std::pair<int64_t, int64_t> square{kBlockWidth, kBlockWidth};
-  return {{"attention", Layers({square, square, square, square}), attention(attention_block)},
-          {"first_token_attention", Layers({square, square, square, square}), attention(first_token_attention_block)},
+  return {{"attention", Layers({square, square, square, square}), attention(false)},
+          {"first_token_attention", Layers({square, square, square, square}), attention(true)},
           {"feed_forward", Layers({{kInner, kBlockWidth}, {kBlockWidth, kInner}}),
            [=](const at::Tensor& x, const std::function<LinearParams(size_t)>& layer) {
              return feed_forward_block(x, {layer(0), layer(1), Activation::kGelu, norm, {0.25, {3, 1, 9}}}, {});
@@ -93,8 +110,7 @@ std::vector<LoraCase> blocks(const SequenceLayoutPtr& layout, const at::Tensor& 
           {"pre_norm_first_token_attention", Layers({{3 * kBlockWidth, kBlockWidth}, square}), pre_norm(true)},
           {"pre_norm_feed_forward", Layers({{2 * kInner, kBlockWidth}, {kBlockWidth, kInner}}),
            [=](const at::Tensor& x, const std::function<LinearParams(size_t)>& layer) {
-             return pre_norm_feed_forward_block(x, {norm, layer(0), layer(1), Activation::kGelu, {0.25, {3, 1, 9}}},
-                                                {});
+             return gated(x, layer(0), layer(1));
            }}};
 }
 
@@ -158,9 +174,9 @@ TEST(LoraBlocksTest, RowsAreDroppedAsRowsOfTheBatch) {
   const FeedForwardParams params{layers.apart(0, 0.5), layers.apart(1, 0.5), Activation::kGelu, norm, {}};
   EXPECT_TRUE(at::allclose(feed_forward_block(rows, params, first),
                            feed_forward_block(x, params, {}).index_select(0, first), 1e-5, 1e-5));
-  const PreNormFeedForwardParams of_gated{norm, gated.apart(0, 0.5), gated.apart(1, 0.5), Activation::kGelu, {}};
-  EXPECT_TRUE(at::allclose(pre_norm_feed_forward_block(rows, of_gated, first),
-                           pre_norm_feed_forward_block(x, of_gated, {}).index_select(0, first), 1e-5, 1e-5));
+  const auto of_gated = gated_params(gated.apart(0, 0.5), gated.apart(1, 0.5), norm, 0);
+  EXPECT_TRUE(at::allclose(feed_forward_block(rows, of_gated, first),
+                           feed_forward_block(x, of_gated, {}).index_select(0, first), 1e-5, 1e-5));
 }
 
 }  // namespace

@@ -20,7 +20,6 @@
 #include "encoder/blocks.h"
 #include "encoder/dropout.h"
 #include "encoder/packed_attention.h"
-#include "encoder/pre_norm_blocks.h"
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/cpu_half_compute.h"
 
@@ -72,8 +71,6 @@ class Draw {
     return c10::make_intrusive<SequenceLayout>(cu_seqlens, at::tensor(lengths_, at::kInt), rows_, device_);
   }
 
-  bool runs_flash_attention(int64_t head_size) const { return runs_flash(device_, dtype_, head_size, layout()); }
-
  private:
   at::Tensor in_memory(const at::Tensor& values) const {
     if (memory_ == Memory::kStrided) {
@@ -92,7 +89,7 @@ class Draw {
 };
 
 constexpr double kEps = 1e-5, kDropout = 0.25;
-constexpr int64_t kSeed = -12, kStep = 3, kSite = 4, kHeadsOfSample = 3;
+constexpr int64_t kSeed = -12, kStep = 3, kSite = 4, kHeadsOfSample = 3, kTableRows = 21;
 
 Tensors many(const Draw& draw,
              const std::vector<std::vector<int64_t>>& sizes,
@@ -109,30 +106,49 @@ Tensors many(const Draw& draw,
 /// Of a dropout's step.
 c10::IValue offset(Draw& draw) { return draw.optional(draw.number_of(5, at::kLong)); }
 
-/// Of attention weights: LibTorch's flash attention has masks of its own, so it is compared without.
-double attention_dropout(const Draw& draw, int64_t hidden) {
-  return draw.runs_flash_attention(hidden / kHeadsOfSample) ? 0 : kDropout;
-}
-
 /// Of heads of an even number of columns.
-c10::IValue rotary(const Draw& draw, int64_t hidden) {
-  return draw.optional(rotary_table(80, hidden / kHeadsOfSample, 50).to(draw.device()));
+at::Tensor rotary(const Draw& draw, int64_t hidden) {
+  const auto table = rotary_table(80, hidden / kHeadsOfSample, 50).to(draw.device());
+  return draw.optional(table).isNone() ? at::Tensor() : table;
 }
 
 /// So narrow that the specification takes long texts in pieces, or none.
-c10::IValue window(Draw& draw) { return draw.number(0, 3) == 0 ? c10::IValue() : c10::IValue(draw.number(0, 20)); }
+std::optional<int64_t> window(Draw& draw) {
+  return draw.number(0, 3) == 0 ? std::nullopt : std::optional(draw.number(0, 20));
+}
+
+/// Of heads whose number of columns is even, if `turns`.
+AttentionDescription described(Draw& draw, int64_t hidden, bool is_relative, bool turns) {
+  const auto offset = draw.optional(draw.number_of(5, at::kLong));
+  AttentionDescription attention{.num_heads = kHeadsOfSample,
+                                 .dropout = {kDropout,
+                                             {static_cast<uint64_t>(kSeed), kStep, kSite},
+                                             offset.isNone() ? at::Tensor() : offset.toTensor()},
+                                 .only_first_queries = draw.number(0, 2) == 0};
+  if (is_relative) {
+    constexpr int64_t kLongest = 80;
+    const auto rows = at::arange(2 * kLongest - 1, at::kLong).mul(kTableRows).floor_divide(2 * kLongest - 1);
+    attention.relative.rows = rows.to(draw.device());
+  } else {
+    attention.window = window(draw);
+    attention.is_causal = draw.number(0, 2) == 0;
+    attention.soft_cap = draw.number(0, 2) == 0 ? 1.5 : 0;
+    attention.rotary = turns ? rotary(draw, hidden) : at::Tensor();
+  }
+  if (draw.number(0, 2) == 0) {
+    attention.scale = 0.2;
+  }
+  return attention;
+}
 
 /// Two terms for relative positions, one, or none.
 void add_relative(Draw& draw, int64_t hidden, int64_t terms, Stack& stack) {
-  constexpr int64_t kRows = 21, kLongest = 80;
   const auto table = [&](bool is_there) {
-    return is_there ? c10::IValue(draw.floats({kRows, hidden})) : c10::IValue();
+    return is_there ? c10::IValue(draw.floats({kTableRows, hidden})) : c10::IValue();
   };
   const bool has_key = terms == 2 || (terms == 1 && draw.number(0, 1) == 1);
   stack.push_back(table(has_key));
   stack.push_back(table(terms == 2 || (terms == 1 && !has_key)));
-  const auto rows = at::arange(2 * kLongest - 1, at::kLong).mul(kRows).floor_divide(2 * kLongest - 1);
-  stack.push_back(terms > 0 ? c10::IValue(rows.to(draw.device())) : c10::IValue());
 }
 
 /// Biases of all linear layers, or of none.
@@ -140,26 +156,46 @@ Tensors biases(const Draw& draw, const std::vector<std::vector<int64_t>>& sizes)
   return draw.optional(draw.number_of(1)).isNone() ? Tensors{} : many(draw, sizes);
 }
 
-Stack attention(Draw& draw) {
-  const int64_t h = kHeadsOfSample * draw.number(1, 40);
+/// Of a block that begins with its norm, or ends with it.
+Stack attention(Draw& draw, bool norm_first) {
+  const int64_t h = kHeadsOfSample * (norm_first ? 2 * draw.number(1, 20) : draw.number(1, 40)),
+                terms = norm_first ? 0 : draw.number(0, 2);
   Stack stack{draw.floats({draw.rows(), h}),
-              many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
-              many(draw, {{h}, {h}, {h}, {h}}),
+              norm_first ? many(draw, {{3 * h, h}, {h, h}}) : many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
+              norm_first ? biases(draw, {{3 * h}, {h}}) : many(draw, {{h}, {h}, {h}, {h}}),
               Tensors{},
-              draw.floats({h}),
-              draw.floats({h}),
+              norm_first ? draw.optional(draw.floats({h})) : c10::IValue(draw.floats({h})),
+              norm_first ? draw.optional(draw.floats({h})) : c10::IValue(draw.floats({h})),
               kEps,
-              kHeadsOfSample,
               draw.layout(),
-              attention_dropout(draw, h),
+              without_tables(described(draw, h, terms > 0, /*turns=*/norm_first)),
               kDropout,
-              kSeed,
-              kStep,
-              kSite,
               kSite + 1,
-              offset(draw)};
-  add_relative(draw, h, draw.number(0, 2), stack);
+              norm_first};
+  add_relative(draw, h, terms, stack);
   return stack;
+}
+
+Stack feed_forward(Draw& draw, bool is_gated, bool norm_first) {
+  const int64_t h = draw.number(2, 70), f = draw.number(1, 200), wide = is_gated ? 2 * f : f;
+  return Stack{draw.floats({draw.rows(), h}),
+               many(draw, {{wide, h}, {h, f}}),
+               is_gated && norm_first ? biases(draw, {{wide}, {h}}) : many(draw, {{wide}, {h}}),
+               Tensors{},
+               "gelu",
+               draw.floats({h}),
+               norm_first ? draw.optional(draw.floats({h})) : c10::IValue(draw.floats({h})),
+               kEps,
+               kDropout,
+               kSeed,
+               kStep,
+               kSite,
+               draw.optional(draw.ids(1000)),
+               offset(draw),
+               norm_first,
+               is_gated,
+               is_gated ? kDropout : 0.0,
+               kSite + 1};
 }
 
 /// Parameters of three sizes, the first empty, with moments that a step may have left.
@@ -237,81 +273,17 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
        [](Draw& draw) {
          const int64_t h = kHeadsOfSample * 2 * draw.number(1, 20);
          const int64_t terms = std::max<int64_t>(draw.number(-2, 2), 0);
-         Stack stack{draw.floats({draw.rows(), h}),
-                     draw.floats({draw.rows(), h}),
-                     draw.floats({draw.rows(), h}),
-                     kHeadsOfSample,
-                     draw.layout(),
-                     attention_dropout(draw, h),
-                     kSeed,
-                     kStep,
-                     kSite,
-                     offset(draw),
-                     terms > 0 ? c10::IValue() : rotary(draw, h),
-                     terms > 0 ? c10::IValue() : window(draw)};
+         const auto attention = described(draw, h, terms > 0, /*turns=*/true);
+         Stack stack{draw.floats({attention.only_first_queries ? draw.texts() : draw.rows(), h}),
+                     draw.floats({draw.rows(), h}), draw.floats({draw.rows(), h}), draw.layout(),
+                     without_tables(attention)};
          add_relative(draw, h, terms, stack);
          return stack;
        }},
-      {"pre_norm_attention_block",
-       [](Draw& draw) {
-         const int64_t h = kHeadsOfSample * 2 * draw.number(1, 20);
-         return Stack{draw.floats({draw.rows(), h}),
-                      many(draw, {{3 * h, h}, {h, h}}),
-                      biases(draw, {{3 * h}, {h}}),
-                      Tensors{},
-                      draw.optional(draw.floats({h})),
-                      draw.optional(draw.floats({h})),
-                      kEps,
-                      kHeadsOfSample,
-                      draw.layout(),
-                      rotary(draw, h),
-                      window(draw),
-                      draw.number(0, 1) == 1,
-                      attention_dropout(draw, h),
-                      kDropout,
-                      kSeed,
-                      kStep,
-                      kSite,
-                      kSite + 1,
-                      offset(draw)};
-       }},
-      {"pre_norm_feed_forward_block",
-       [](Draw& draw) {
-         const int64_t h = draw.number(2, 70), f = draw.number(1, 100);
-         return Stack{draw.floats({draw.rows(), h}),
-                      many(draw, {{2 * f, h}, {h, f}}),
-                      biases(draw, {{2 * f}, {h}}),
-                      Tensors{},
-                      "gelu",
-                      draw.floats({h}),
-                      draw.optional(draw.floats({h})),
-                      kEps,
-                      kDropout,
-                      kSeed,
-                      kStep,
-                      kSite,
-                      draw.optional(draw.ids(1000)),
-                      offset(draw)};
-       }},
-      {"attention_block", attention},
-      {"first_token_attention_block", attention},
+      {"attention_block", [](Draw& draw) { return attention(draw, /*norm_first=*/draw.number(0, 1) == 1); }},
       {"feed_forward_block",
        [](Draw& draw) {
-         const int64_t h = draw.number(2, 70), f = draw.number(1, 200);
-         return Stack{draw.floats({draw.rows(), h}),
-                      many(draw, {{f, h}, {h, f}}),
-                      many(draw, {{f}, {h}}),
-                      Tensors{},
-                      "gelu",
-                      draw.floats({h}),
-                      draw.floats({h}),
-                      kEps,
-                      kDropout,
-                      kSeed,
-                      kStep,
-                      kSite,
-                      draw.optional(draw.ids(1000)),
-                      offset(draw)};
+         return feed_forward(draw, /*is_gated=*/draw.number(0, 1) == 1, /*norm_first=*/draw.number(0, 1) == 1);
        }},
       {"cross_entropy",
        [](Draw& draw) {
@@ -354,9 +326,9 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(&cross_entropy_of_labels),  reinterpret_cast<const void*>(&encoder::dropout),
-    reinterpret_cast<const void*>(&attention_block),          reinterpret_cast<const void*>(&packed_attention),
-    reinterpret_cast<const void*>(&pre_norm_attention_block), reinterpret_cast<const void*>(&kernels::adam)};
+    reinterpret_cast<const void*>(&cross_entropy_of_labels), reinterpret_cast<const void*>(&encoder::dropout),
+    reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
+    reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");
@@ -538,13 +510,10 @@ TEST(Operators, OfBlocksAreFusedWhereADeviceHasKernelsAndTheirSpecificationIsNot
   EXPECT_NE(block_ops(at::kCPU), nullptr);
   for (const at::Device& device : devices()) {
     const BlockOps* const ops = block_ops(device);
-    const std::map<std::string, bool> blocks = {
-        {"attention_block", ops != nullptr},
-        {"first_token_attention_block", ops != nullptr},
-        {"feed_forward_block", ops != nullptr},
-        {"embedding_layer_norm", ops != nullptr},
-        {"pre_norm_attention_block", ops != nullptr && ops->pre_norm != nullptr},
-        {"pre_norm_feed_forward_block", ops != nullptr && ops->pre_norm != nullptr}};
+    const std::map<std::string, bool> blocks = {{"attention_block", ops != nullptr},
+                                                {"packed_attention", ops != nullptr},
+                                                {"feed_forward_block", ops != nullptr},
+                                                {"embedding_layer_norm", ops != nullptr}};
     for (const auto& [name, should_be_fused] : blocks) {
       Draw draw(1, {5, 2}, device, at::kFloat, Memory::kAligned);
       const auto op = operator_of(name);
@@ -565,13 +534,10 @@ TEST(Operators, RefuseWhatDoesNotFit) {
   const auto square = at::randn({6, 6}), vector = at::ones({6});
   const auto attend = [&](const at::Tensor& x, int64_t heads, double p = 0) {
     return attention_block(x,
-                           {.query = {square, vector},
-                            .key = {square, vector},
-                            .value = {square, vector},
+                           {.query_key_value = {{square, vector}, {square, vector}, {square, vector}},
                             .output = {square, vector},
                             .norm = {vector, vector, kEps},
-                            .num_heads = heads,
-                            .weights_dropout = {p, {}},
+                            .attention = {.num_heads = heads, .dropout = {p, {}}},
                             .output_dropout = {}},
                            layout);
   };
@@ -581,22 +547,29 @@ TEST(Operators, RefuseWhatDoesNotFit) {
   EXPECT_THROW(attend(at::randn({4, 6}), 0), c10::ValueError);
   EXPECT_THROW(attend(at::randn({4, 8}), 2), c10::ValueError) << "weights of other sizes";
   EXPECT_THROW(attend(at::randn({4, 6}), 2, 1.0), c10::ValueError) << "a dropout of everything";
-  const auto attend_with = [&](const TokenPositions& positions) {
-    packed_attention(at::randn({4, 6}), at::randn({4, 6}), at::randn({4, 6}), 1, layout, {}, positions);
+  const auto attend_with = [&](const AttentionDescription& attention) {
+    packed_attention(at::randn({4, 6}), at::randn({4, 6}), at::randn({4, 6}), layout, attention);
   };
-  EXPECT_NO_THROW(attend_with({rotary_table(4, 6, 10), 0}));
-  EXPECT_THROW(attend_with({rotary_table(3, 6, 10), 0}), c10::ValueError) << "fewer places than tokens";
-  EXPECT_THROW(attend_with({rotary_table(4, 4, 10), 0}), c10::ValueError) << "heads of another size";
-  EXPECT_THROW(attend_with({{}, -1}), c10::ValueError);
+  EXPECT_NO_THROW(attend_with({.window = 0, .rotary = rotary_table(4, 6, 10)}));
+  EXPECT_THROW(attend_with({.rotary = rotary_table(3, 6, 10)}), c10::ValueError) << "fewer places than tokens";
+  EXPECT_THROW(attend_with({.rotary = rotary_table(4, 4, 10)}), c10::ValueError) << "heads of another size";
+  EXPECT_THROW(attend_with({.window = -1}), c10::ValueError);
+  EXPECT_THROW(attend_with({.soft_cap = -1}), c10::ValueError);
+  EXPECT_THROW(attend_with({.only_first_queries = true}), c10::ValueError) << "four queries of one sequence";
+  const RelativePositions relative{at::randn({7, 6}), {}, at::arange(7)};
+  EXPECT_NO_THROW(attend_with({.relative = relative}));
+  EXPECT_THROW(attend_with({.is_causal = true, .relative = relative}), c10::ValueError);
   EXPECT_THROW(rotary_table(4, 3, 10), c10::ValueError);
   const auto gated = [&](const at::Tensor& intermediate, const at::Tensor& output) {
-    pre_norm_feed_forward_block(square,
-                                {.norm = {vector, {}, kEps},
-                                 .intermediate = {intermediate, {}},
-                                 .output = {output, {}},
-                                 .activation = Activation::kGelu,
-                                 .dropout = {}},
-                                {});
+    feed_forward_block(square,
+                       {.intermediate = {intermediate, {}},
+                        .output = {output, {}},
+                        .activation = Activation::kGelu,
+                        .norm = {vector, {}, kEps},
+                        .dropout = {},
+                        .norm_first = true,
+                        .is_gated = true},
+                       {});
   };
   EXPECT_NO_THROW(gated(at::randn({8, 6}), at::randn({6, 4})));
   EXPECT_THROW(gated(at::randn({8, 6}), at::randn({6, 8})), c10::ValueError) << "no gate";

@@ -221,118 +221,155 @@ TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
   }
 }
 
-TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
+/// Lengths of one tile of keys and of several, with what an attention may have besides.
+struct AttentionKind {
+  int64_t queries, keys, size, before, after;
+  float soft_cap = 0;
+  bool turns = false;
+};
+
+std::vector<AttentionKind> attention_kinds() {
+  constexpr int64_t kAll = 4000;
+  std::vector<AttentionKind> kinds;
   for (const int64_t queries : {1, 5, 19}) {
     for (const int64_t keys : {1, 6, 33}) {
       for (const int64_t size : {7, 16, 32}) {
-        for (const int64_t window : {queries + keys, int64_t{4}}) {
-          if (window == 4 && (queries > keys || size % 2 != 0)) {
-            continue;  // a query that sees no key, or columns without a pair
-          }
-          SCOPED_TRACE(testing::Message()
-                       << queries << " queries, " << keys << " keys, head size " << size << ", window " << window);
-          const int64_t stride = size + 3;
-          const Numbers angles = normal(keys * size / 2);
-          Numbers rotary;
-          for (int64_t i = 0; i < keys; ++i) {
-            for (const auto function :
-                 {static_cast<double (*)(double)>(std::cos), static_cast<double (*)(double)>(std::sin)}) {
-              for (int64_t d = 0; d < size / 2; ++d) {
-                rotary.push_back(static_cast<float>(function(angles[i * (size / 2) + d])));
-              }
-            }
-          }
-          const Numbers q = normal(queries * stride), k = normal(keys * stride), v = normal(keys * stride),
-                        grad = normal(queries * stride);
-          Numbers output(q.size()), log_sum_exp(static_cast<size_t>(queries));
-          Numbers scratch(static_cast<size_t>(kernels_.attention_scratch(keys, size, 0)));
-          const float scale = 1 / std::sqrt(static_cast<float>(size));
-          const AttentionTile tile{.query = read(q),
-                                   .key = read(k),
-                                   .value = read(v),
-                                   .values_are_keys = false,
-                                   .query_stride = stride,
-                                   .key_stride = stride,
-                                   .value_stride = stride,
-                                   .query_bias = nullptr,
-                                   .key_bias = nullptr,
-                                   .value_bias = nullptr,
-                                   .num_queries = queries,
-                                   .num_keys = keys,
-                                   .head_size = size,
-                                   .scale = scale,
-                                   .dropout = {},
-                                   .first_query_number = 0,
-                                   .query_number_step = 1,
-                                   .rotary = window == 4 ? rotary.data() : nullptr,
-                                   .window = window,
-                                   .output = write(output),
-                                   .output_stride = stride,
-                                   .log_sum_exp = log_sum_exp.data(),
-                                   .weight_sums = nullptr};
-          kernels_.attention(tile, scratch.data());
-          Numbers grad_q(q.size()), grad_k(k.size()), grad_v(v.size());
-          kernels_.attention_backward({.forward = tile,
-                                       .grad_output = read(grad),
-                                       .grad_weight_sums = nullptr,
-                                       .grad_query = write(grad_q),
-                                       .grad_key = write(grad_k),
-                                       .grad_value = write(grad_v),
-                                       .sums = nullptr,
-                                       .sum_stride = 0},
-                                      scratch.data());
-
-          const auto dot = [&](const auto& a, int64_t row, const auto& b, int64_t other) {
-            double sum = 0;
-            for (int64_t d = 0; d < size; ++d) {
-              sum += double{a[row * stride + d]} * b[other * stride + d];
-            }
-            return sum;
-          };
-          // Rows turned by their places; sign -1 turns them back.
-          const auto turned = [&](const auto& from, int64_t rows, double sign) {
-            Exact to(from.begin(), from.end());
-            for (int64_t i = 0; i < rows && window == 4; ++i) {
-              for (int64_t d = 0; d < size / 2; ++d) {
-                const double c = rotary[i * size + d], s = sign * rotary[i * size + size / 2 + d];
-                const double x = from[i * stride + d], y = from[i * stride + size / 2 + d];
-                to[i * stride + d] = x * c - y * s;
-                to[i * stride + size / 2 + d] = y * c + x * s;
-              }
-            }
-            return to;
-          };
-          const Exact turned_q = turned(q, queries, 1), turned_k = turned(k, keys, 1);
-          Exact right(q.size()), right_q(q.size()), right_k(k.size()), right_v(v.size());
-          for (int64_t i = 0; i < queries; ++i) {
-            Exact weight(keys), slope(keys);
-            double total = 0, mean_slope = 0;
-            for (int64_t j = 0; j < keys; ++j) {
-              total += weight[j] = std::abs(i - j) > window ? 0 : std::exp(dot(turned_q, i, turned_k, j) * scale);
-            }
-            for (int64_t j = 0; j < keys; ++j) {
-              weight[j] /= total;
-              slope[j] = dot(grad, i, v, j);
-              mean_slope += weight[j] * slope[j];
-            }
-            for (int64_t j = 0; j < keys; ++j) {
-              const double grad_score = weight[j] * (slope[j] - mean_slope) * scale;
-              for (int64_t d = 0; d < size; ++d) {
-                right[i * stride + d] += weight[j] * v[j * stride + d];
-                right_q[i * stride + d] += grad_score * turned_k[j * stride + d];
-                right_k[j * stride + d] += grad_score * turned_q[i * stride + d];
-                right_v[j * stride + d] += weight[j] * grad[i * stride + d];
-              }
-            }
-          }
-          // A score has seen a rounding a column, and sums one a key or query.
-          expect_close(output, right, size + keys);
-          expect_close(grad_q, turned(right_q, queries, -1), 4 * (size + keys));
-          expect_close(grad_k, turned(right_k, keys, -1), 4 * (size + queries));
-          expect_close(grad_v, right_v, 4 * (size + queries));
+        kinds.push_back({queries, keys, size, kAll, kAll});
+        if (queries <= keys && size % 2 == 0) {
+          kinds.push_back({queries, keys, size, 4, 4, 0, true});
+          kinds.push_back({queries, keys, size, kAll, 0, 0.7F, true});
         }
       }
     }
+  }
+  const std::vector<AttentionKind> of_several_tiles = {{1, kKeyTile + 1, 16, kAll, kAll},
+                                                       {40, 2 * kKeyTile + 76, 7, kAll, kAll, 1.5F},
+                                                       {kKeyTile + 70, kKeyTile + 70, 6, kAll, 0, 0, true},
+                                                       {kKeyTile + 70, kKeyTile + 70, 6, 40, 40, 0, true},
+                                                       {kKeyTile + 5, kKeyTile + 5, 6, kAll, kAll}};
+  kinds.insert(kinds.end(), of_several_tiles.begin(), of_several_tiles.end());
+  return kinds;
+}
+
+TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
+  for (const AttentionKind& kind : attention_kinds()) {
+    const int64_t queries = kind.queries, keys = kind.keys, size = kind.size, before = kind.before, after = kind.after;
+    const float soft_cap = kind.soft_cap;
+    const bool turns = kind.turns;
+    SCOPED_TRACE(testing::Message() << queries << " queries, " << keys << " keys, head size " << size << ", sees "
+                                    << before << " before and " << after << " after, cap " << soft_cap);
+    const int64_t stride = size + 3;
+    const Numbers angles = normal(keys * size / 2);
+    Numbers rotary;
+    for (int64_t i = 0; i < keys; ++i) {
+      for (const auto function :
+           {static_cast<double (*)(double)>(std::cos), static_cast<double (*)(double)>(std::sin)}) {
+        for (int64_t d = 0; d < size / 2; ++d) {
+          rotary.push_back(static_cast<float>(function(angles[i * (size / 2) + d])));
+        }
+      }
+    }
+    const Numbers q = normal(queries * stride), k = normal(keys * stride), v = normal(keys * stride),
+                  grad = normal(queries * stride);
+    Numbers output(q.size()), log_sum_exp(static_cast<size_t>(queries));
+    Numbers scratch(static_cast<size_t>(
+        kernels_.attention_scratch(queries, keys, size, /*relative_rows=*/0, /*values_are_keys=*/false)));
+    const float scale = 1 / std::sqrt(static_cast<float>(size));
+    const AttentionTile tile{.query = read(q),
+                             .key = read(k),
+                             .value = read(v),
+                             .values_are_keys = false,
+                             .query_stride = stride,
+                             .key_stride = stride,
+                             .value_stride = stride,
+                             .query_bias = nullptr,
+                             .key_bias = nullptr,
+                             .value_bias = nullptr,
+                             .num_queries = queries,
+                             .num_keys = keys,
+                             .head_size = size,
+                             .scale = scale,
+                             .soft_cap = soft_cap,
+                             .dropout = {},
+                             .first_query_number = 0,
+                             .query_number_step = 1,
+                             .rotary = turns ? rotary.data() : nullptr,
+                             .keys_before = before,
+                             .keys_after = after,
+                             .output = write(output),
+                             .output_stride = stride,
+                             .log_sum_exp = log_sum_exp.data(),
+                             .weight_sums = nullptr};
+    kernels_.attention(tile, scratch.data());
+    Numbers grad_q(q.size()), grad_k(k.size()), grad_v(v.size());
+    kernels_.attention_backward({.forward = tile,
+                                 .grad_output = read(grad),
+                                 .output = read(output),
+                                 .grad_weight_sums = nullptr,
+                                 .grad_query = write(grad_q),
+                                 .grad_key = write(grad_k),
+                                 .grad_value = write(grad_v),
+                                 .sums = nullptr,
+                                 .sum_stride = 0},
+                                scratch.data());
+
+    const auto dot = [&](const auto& a, int64_t row, const auto& b, int64_t other) {
+      double sum = 0;
+      for (int64_t d = 0; d < size; ++d) {
+        sum += double{a[row * stride + d]} * b[other * stride + d];
+      }
+      return sum;
+    };
+    // Rows turned by their places; sign -1 turns them back.
+    const auto turned = [&](const auto& from, int64_t rows, double sign) {
+      Exact to(from.begin(), from.end());
+      for (int64_t i = 0; i < rows && turns; ++i) {
+        for (int64_t d = 0; d < size / 2; ++d) {
+          const double c = rotary[i * size + d], s = sign * rotary[i * size + size / 2 + d];
+          const double x = from[i * stride + d], y = from[i * stride + size / 2 + d];
+          to[i * stride + d] = x * c - y * s;
+          to[i * stride + size / 2 + d] = y * c + x * s;
+        }
+      }
+      return to;
+    };
+    const Exact turned_q = turned(q, queries, 1), turned_k = turned(k, keys, 1);
+    Exact right(q.size()), right_q(q.size()), right_k(k.size()), right_v(v.size());
+    for (int64_t i = 0; i < queries; ++i) {
+      Exact weight(keys), slope(keys), of_cap(keys, 1);
+      double total = 0, mean_slope = 0;
+      for (int64_t j = std::max<int64_t>(0, i - before); j < std::min(keys, i + after + 1); ++j) {
+        double score = dot(turned_q, i, turned_k, j) * scale;
+        if (soft_cap > 0) {
+          const double t = std::tanh(score / soft_cap);
+          score = soft_cap * t;
+          of_cap[j] = 1 - t * t;
+        }
+        total += weight[j] = std::exp(score);
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        weight[j] /= total;
+        slope[j] = weight[j] == 0 ? 0 : dot(grad, i, v, j);
+        mean_slope += weight[j] * slope[j];
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        if (weight[j] == 0) {
+          continue;
+        }
+        const double grad_score = weight[j] * (slope[j] - mean_slope) * of_cap[j] * scale;
+        for (int64_t d = 0; d < size; ++d) {
+          right[i * stride + d] += weight[j] * v[j * stride + d];
+          right_q[i * stride + d] += grad_score * turned_k[j * stride + d];
+          right_k[j * stride + d] += grad_score * turned_q[i * stride + d];
+          right_v[j * stride + d] += weight[j] * grad[i * stride + d];
+        }
+      }
+    }
+    // A score has seen a rounding a column, and sums one a key or query.
+    expect_close(output, right, size + keys);
+    expect_close(grad_q, turned(right_q, queries, -1), 4 * (size + keys));
+    expect_close(grad_k, turned(right_k, keys, -1), 4 * (size + queries));
+    expect_close(grad_v, right_v, 4 * (size + queries));
   }
 }
 

@@ -125,14 +125,15 @@ TEST_P(GpuTrainingTest, GivesTheCpusNumbersAndWaitsForNothing) {
   }
 }
 
-// In float32, some ten layers of sums of up to a hundred terms in another order; in the half types,
-// a unit in the last place of what is kept in them where such a sum falls to the other side.
+// In float32, some ten layers of sums of up to a hundred terms in another order. In the half types,
+// a unit in the last place of what is kept in them where such a sum falls to the other side. In float16,
+// tensor cores also round weights of attention and gradients of scores, a few units of 2^-11; the CPU does not.
 INSTANTIATE_TEST_SUITE_P(All,
                          GpuTrainingTest,
                          testing::Values(Case{Precision::kFloat32, 1024, 0, 1e-5},
                                          Case{Precision::kBFloat16, 1024, 0, 1e-2},
-                                         Case{Precision::kFloat16, 1024, 0, 1e-3},
-                                         Case{Precision::kFloat16, 0x1p19, 1, 1e-3}));
+                                         Case{Precision::kFloat16, 1024, 0, 4e-3},
+                                         Case{Precision::kFloat16, 0x1p19, 1, 4e-3}));
 
 }  // namespace
 }  // namespace mezzo::simulated

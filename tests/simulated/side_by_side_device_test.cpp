@@ -26,7 +26,6 @@ using encoder::BlockOps;
 const BlockOps kNoKernels = {
     .largest_head = 256,
     .takes_columns = true,
-    .pre_norm = nullptr,
     .dropout = encoder::reference::dropout,
     .residual_layer_norm =
         [](const at::Tensor& product,
@@ -61,16 +60,22 @@ const BlockOps kNoKernels = {
     .add_to_rows = nullptr,
     .bias_activation = nullptr,
     .bias_activation_backward = nullptr,
+    .layer_norm = nullptr,
+    .layer_norm_backward = nullptr,
+    .residual_dropout = nullptr,
+    .residual_dropout_backward = nullptr,
+    .gated_activation = nullptr,
+    .gated_activation_backward = nullptr,
     .packed_attention =
-        [](const encoder::PackedAttention& attention, at::Tensor* log_sum_exp) {
+        [](const encoder::AttentionArguments& attention, at::Tensor* log_sum_exp) {
           const auto& query = attention.query;
           if (log_sum_exp != nullptr) {
-            *log_sum_exp = at::zeros({query.size(0), attention.num_heads}, query.options());
+            *log_sum_exp = at::zeros({query.size(0), attention.description.num_heads}, query.options());
           }
           return at::zeros(query.sizes(), query.options());
         },
     .packed_attention_backward =
-        [](const encoder::PackedAttention& attention, const at::Tensor&, const at::Tensor&, const at::Tensor& grad) {
+        [](const encoder::AttentionArguments& attention, const at::Tensor&, const at::Tensor&, const at::Tensor& grad) {
           const int64_t hidden = grad.size(1);
           const auto all = at::zeros({grad.size(0), 3 * hidden}, grad.options());
           return encoder::AttentionGradients{all.narrow(1, 0, hidden),
@@ -79,8 +84,6 @@ const BlockOps kNoKernels = {
                                              {attention.biases.query, attention.biases.key, attention.biases.value},
                                              all};
         },
-    .first_token_attention = nullptr,
-    .first_token_attention_backward = nullptr,
 };
 
 /// While it lives, blocks on the simulated device are fused.
@@ -181,16 +184,14 @@ TEST_F(SideBySideDeviceTest, AreOneProductInsteadOfThree) {
   };
   const auto kernels = [&](const std::vector<at::Tensor>& weights) {
     const simulated::Watch watch;
-    const auto result = encoder::fused::attention(x,
-                                                  {.query = {weights[0], vector},
-                                                   .key = {weights[1], vector},
-                                                   .value = {weights[2], vector},
-                                                   .output = {output, vector},
-                                                   .norm = {vector, vector, 1e-5},
-                                                   .num_heads = 2,
-                                                   .weights_dropout = {},
-                                                   .output_dropout = {}},
-                                                  layout);
+    const auto result = encoder::fused::attention(
+        x,
+        {.query_key_value = {{weights[0], vector}, {weights[1], vector}, {weights[2], vector}},
+         .output = {output, vector},
+         .norm = {vector, vector, 1e-5},
+         .attention = {.num_heads = 2},
+         .output_dropout = {}},
+        layout);
     const int64_t forward = watch.kernels();
     result.backward(at::zeros_like(result));
     for (const auto& each : {x, output, vector}) {

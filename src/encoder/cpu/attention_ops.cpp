@@ -99,22 +99,20 @@ constexpr int64_t kMostParts = 8;
 /// What all tiles of an attention share, and how they differ.
 class Tiles {
  public:
-  explicit Tiles(const PackedAttention& attention)
+  explicit Tiles(const AttentionArguments& attention)
       : attention_(attention),
+        rule_(attention.rule()),
         hidden_(attention.key.size(1)),
-        head_size_(hidden_ / attention.num_heads),
         query_bias_(bias_if_defined(attention.biases.query, attention.key.scalar_type())),
         key_bias_(bias_if_defined(attention.biases.key, attention.key.scalar_type())),
         value_bias_(bias_if_defined(attention.biases.value, attention.key.scalar_type())),
-        rotary_(attention.positions.rotary.defined() ? as_float(attention.positions.rotary) : at::Tensor()),
-        scale_(static_cast<float>(attention.relative.defined() ? attention.relative.scale(head_size_)
-                                                               : 1 / std::sqrt(static_cast<double>(head_size_)))),
+        rotary_(attention.description.rotary.defined() ? as_float(attention.description.rotary) : at::Tensor()),
         order_(longest_first(attention.layout->sequences(), attention.key.size(0))) {}
 
   /// `log_sum_exp` and `output` may be undefined.
   AttentionTile tile(int64_t b, int64_t head, const at::Tensor& log_sum_exp, const at::Tensor& output) const {
     const Sequence& sequence = attention_.layout->sequences()[b];
-    const int64_t column = head * head_size_, heads = attention_.num_heads, first_query = this->first_query(b);
+    const int64_t column = head * head_size(), heads = rule_.num_heads, first_query = this->first_query(b);
     const auto elements = [&](const at::Tensor& rows, int64_t first_row) {
       return read_span(rows, first_row * rows.stride(0) + column);
     };
@@ -128,15 +126,17 @@ class Tiles {
             .query_bias = floats_of(query_bias_, column),
             .key_bias = floats_of(key_bias_, column),
             .value_bias = floats_of(value_bias_, column),
-            .num_queries = attention_.only_first_queries ? 1 : sequence.num_tokens,
+            .num_queries = rule_.only_first_queries ? 1 : sequence.num_tokens,
             .num_keys = sequence.num_tokens,
-            .head_size = head_size_,
-            .scale = scale_,
-            .dropout = dropout_of(attention_.dropout),
+            .head_size = head_size(),
+            .scale = rule_.scale,
+            .soft_cap = rule_.soft_cap,
+            .dropout = dropout_of(attention_.description.dropout),
             .first_query_number = static_cast<uint32_t>(sequence.first_row * heads + head),
             .query_number_step = static_cast<uint32_t>(heads),
             .rotary = floats_of(rotary_),
-            .window = std::min(attention_.positions.window.value_or(sequence.num_tokens), sequence.num_tokens),
+            .keys_before = std::min(rule_.keys_before, sequence.num_tokens),
+            .keys_after = std::min(rule_.keys_after, sequence.num_tokens),
             .output = output.defined() ? write_span(output, first_query * hidden_ + column) : Span{},
             .output_stride = hidden_,
             .log_sum_exp = part_of(log_sum_exp, first_query * heads + head),
@@ -145,12 +145,12 @@ class Tiles {
   }
 
   RelativeTile relative_tile(int64_t tokens, int64_t column) const {
-    const auto& relative = attention_.relative;
+    const auto& relative = attention_.description.relative;
     if (!relative.defined()) {
       return {};
     }
     const int64_t* const rows = relative.rows.const_data_ptr<int64_t>() + relative.rows.size(0) / 2;
-    const int64_t first = rows[1 - tokens], last = rows[attention_.only_first_queries ? 0 : tokens - 1];
+    const int64_t first = rows[1 - tokens], last = rows[rule_.only_first_queries ? 0 : tokens - 1];
     const auto elements = [&](const at::Tensor& table) {
       return table.defined() ? read_span(table, first * hidden_ + column) : ConstSpan{};
     };
@@ -168,7 +168,7 @@ class Tiles {
   /// can read ahead for the next.
   template <class Task>
   void for_each(const Task& task) const {
-    const int64_t count = static_cast<int64_t>(order_.places.size()), heads = attention_.num_heads;
+    const int64_t count = static_cast<int64_t>(order_.places.size()), heads = rule_.num_heads;
     if (count == 0) {
       return;
     }
@@ -193,7 +193,7 @@ class Tiles {
   template <class Task>
   void for_each_of_parts(const Task& task) const {
     const auto& sequences = attention_.layout->sequences();
-    const int64_t rows = attention_.key.size(0), heads = attention_.num_heads, scratch_size = this->scratch_size(),
+    const int64_t rows = attention_.key.size(0), heads = rule_.num_heads, scratch_size = this->scratch_size(),
                   parts = this->parts();
     const auto begin_of = [&](int64_t part) {
       const int64_t first_row = share_begin(rows, part, parts);
@@ -216,13 +216,13 @@ class Tiles {
 
   /// The row of sequence b's first query.
   int64_t first_query(int64_t b) const {
-    return attention_.only_first_queries ? b : attention_.layout->sequences()[b].first_row;
+    return rule_.only_first_queries ? b : attention_.layout->sequences()[b].first_row;
   }
 
   /// Room for a row a query, as `query` has them.
   at::Tensor room_of_queries() const {
     const auto& query = attention_.query;
-    return attention_.only_first_queries ? at::empty(query.sizes(), query.scalar_type()) : room_of_tokens(hidden_);
+    return rule_.only_first_queries ? at::empty(query.sizes(), query.scalar_type()) : room_of_tokens(hidden_);
   }
 
   at::Tensor room_of_tokens(int64_t columns) const {
@@ -236,7 +236,7 @@ class Tiles {
       return {room_of_queries(), room_of_tokens(hidden_), room_of_tokens(hidden_), {}};
     }
     const auto all = room_of_tokens(columns);
-    return {attention_.only_first_queries ? room_of_queries() : all.narrow(1, 0, hidden_),
+    return {rule_.only_first_queries ? room_of_queries() : all.narrow(1, 0, hidden_),
             all.narrow(1, columns - 2 * hidden_, hidden_),
             all.narrow(1, columns - hidden_, hidden_),
             {},
@@ -244,35 +244,37 @@ class Tiles {
   }
 
   int64_t hidden() const { return hidden_; }
-  int64_t head_size() const { return head_size_; }
+  int64_t head_size() const { return rule_.head_size; }
 
  private:
   int64_t scratch_size() const {
     const int64_t tokens = longest(attention_.layout->sequences());
     int64_t positions = 0;
-    if (attention_.relative.defined() && tokens > 0) {  // shorter sequences meet some of the rows of the longest
-      const auto& rows = attention_.relative.rows;
+    if (attention_.description.relative.defined() &&
+        tokens > 0) {  // shorter sequences meet some of the rows of the longest
+      const auto& rows = attention_.description.relative.rows;
       const int64_t* const nearest = rows.const_data_ptr<int64_t>() + rows.size(0) / 2;
       positions = nearest[tokens - 1] - nearest[1 - tokens] + 1;
     }
-    return simd_kernels().attention_scratch(tokens, head_size_, positions);
+    return simd_kernels().attention_scratch(rule_.only_first_queries ? 1 : tokens, tokens, head_size(), positions,
+                                            /*values_are_keys=*/false);
   }
 
-  const PackedAttention& attention_;
-  int64_t hidden_, head_size_;
+  const AttentionArguments& attention_;
+  AttentionRule rule_;
+  int64_t hidden_;
   at::Tensor query_bias_, key_bias_, value_bias_, rotary_;
-  float scale_;
   Order order_;
 };
 
 }  // namespace
 
-at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
+at::Tensor packed_attention(const AttentionArguments& attention, at::Tensor* log_sum_exp) {
   const Tiles tiles(attention);
   const auto output = tiles.room_of_queries();
   at::Tensor sums;
   if (log_sum_exp != nullptr) {
-    sums = *log_sum_exp = at::empty({attention.query.size(0), attention.num_heads}, at::kFloat);
+    sums = *log_sum_exp = at::empty({attention.query.size(0), attention.description.num_heads}, at::kFloat);
   }
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
     simd_kernels().attention(tiles.tile(b, head, sums, output), scratch);
@@ -280,8 +282,8 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
   return output;
 }
 
-AttentionGradients packed_attention_backward(const PackedAttention& attention,
-                                             const at::Tensor& /*output*/,
+AttentionGradients packed_attention_backward(const AttentionArguments& attention,
+                                             const at::Tensor& output,
                                              const at::Tensor& log_sum_exp,
                                              const at::Tensor& grad) {
   const Tiles tiles(attention);
@@ -291,7 +293,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   if (attention.biases.query.defined()) {
     sums = at::empty({static_cast<int64_t>(attention.layout->sequences().size()), 3, hidden}, at::kFloat);
   }
-  const auto& relative = attention.relative;
+  const auto& relative = attention.description.relative;
   const auto room_of_parts = [&](const at::Tensor& table) {
     return table.defined() ? at::zeros({tiles.parts(), table.size(0), hidden}, at::kFloat) : at::Tensor();
   };
@@ -310,6 +312,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
     };
     const AttentionTileBackward op{.forward = forward,
                                    .grad_output = read_span(grad, first_query * hidden + column),
+                                   .output = read_span(output, first_query * hidden + column),
                                    .grad_weight_sums = nullptr,
                                    .grad_query = elements(result.query, first_query),
                                    .grad_key = elements(result.key, first_key),
@@ -360,11 +363,13 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
           .num_keys = sequence.num_tokens,
           .head_size = hidden,
           .scale = attention.scale,
+          .soft_cap = 0,
           .dropout = dropout_of(attention.dropout),
           .first_query_number = static_cast<uint32_t>(sequence.first_row * heads),
           .query_number_step = 1,
           .rotary = nullptr,
-          .window = sequence.num_tokens + heads,  // of every query to every key
+          .keys_before = sequence.num_tokens + heads,  // every query sees every key
+          .keys_after = sequence.num_tokens + heads,
           .output = output.rows.defined() ? write_span(output.rows, b * hidden) : Span{},
           .output_stride = of_head,
           .log_sum_exp = part_of(log_sum_exp, b * heads),
@@ -376,7 +381,8 @@ template <class Task>
 void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
   const auto order = longest_first(attention.layout->sequences(), attention.rows.size(0));
   const int64_t scratch_size =
-      simd_kernels().attention_scratch(longest(attention.layout->sequences()), attention.rows.size(1), 0);
+      simd_kernels().attention_scratch(attention.query.size(0), longest(attention.layout->sequences()),
+                                       attention.rows.size(1), /*relative_rows=*/0, /*values_are_keys=*/true);
   share_out(order.ends, [&](const auto& next) {
     const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
@@ -411,6 +417,7 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
     const AttentionTileBackward op{
         .forward = first_token_tile(attention, b, log_sum_exp, {}),
         .grad_output = read_span(grad.rows, b * hidden),
+        .output = {},
         .grad_weight_sums = part_of(grad.weight_sums, b * heads),
         .grad_query = write_span(result.query, b * hidden),
         .grad_key = write_span(result.rows, attention.layout->sequences()[b].first_row * hidden),
@@ -425,8 +432,8 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
 #define MEZZO_ENTRY(name) .name = name,
 const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
                             .takes_columns = false,
-                            .pre_norm = &kPreNormOps,
-                            MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
+                            MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY) MEZZO_ENTRY(first_token_attention)
+                                MEZZO_ENTRY(first_token_attention_backward)};
 #undef MEZZO_ENTRY
 
 }  // namespace mezzo::encoder::cpu

@@ -11,9 +11,8 @@ namespace mezzo::encoder::cpu {
 
 #define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(BlockOps::name)> name;
 MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
-#undef MEZZO_DECLARE
-#define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(PreNormOps::name)> name;
-MEZZO_FOR_PRE_NORM_OPS(MEZZO_DECLARE)
+MEZZO_DECLARE(first_token_attention)
+MEZZO_DECLARE(first_token_attention_backward)
 #undef MEZZO_DECLARE
 
 /// A vector as float32; a tensor that owns them.
@@ -26,7 +25,6 @@ inline Dropout dropout_of(const DropoutSite& site) {
   return {site.p > 0, static_cast<uint32_t>(std::ldexp(site.p, 32)), static_cast<float>(1 / (1 - site.p)), site.key};
 }
 
-extern const PreNormOps kPreNormOps;
 extern const BlockOps kBlockOps;
 
 }  // namespace mezzo::encoder::cpu

@@ -9,141 +9,175 @@ namespace {
 
 struct CutAttention {
   PackedAttentionArguments of;
-  int tile;
+  Cut cut;
   int parts;  ///< blocks of a head
+  bool are_chunks;
 };
 
-template <int kColumns>
+template <class T, int kColumns>
 int shared_bytes(const Cut& cut) {
-  return (cut.own() + 2 * cut.tile) * Rows<kColumns>::kStride * static_cast<int>(sizeof(float)) +
-         cut.warps * kWarp * static_cast<int>(sizeof(OfOwn));
+  return (cut.own() + 2 * cut.others()) * Rows<T, kColumns>::kBytes + 3 * kColumns * static_cast<int>(sizeof(float)) +
+         static_cast<int>(sizeof(HeadSources));
 }
 
-/// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled
-/// down where a larger one comes. For a sequence of n tokens a head reads 3 n rows, writes n, and
-/// takes 4 n FLOP per row and column; tiles that no query of a block sees are left out. Of a lone
-/// first query one warp computes, and the others load with it.
-template <class T, int kColumns, bool kRelative>
+/// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled down where a larger
+/// one comes. A block has some tiles of queries of one head, a warp each, and goes over the tiles of keys that they
+/// see: 4 n FLOP per query and column. Weights are rounded before they meet values.
+/// @tparam kExtra  whether there are relative positions or a soft cap
+template <class T, int kColumns, bool kExtra>
 struct Attention {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps<T, kColumns, kExtra> * kWarp, kBlocksAtOnce = 2;
+  static constexpr int kStep = 2;  ///< tiles of keys at once
 
   template <class Memory>
-  static void uses(Memory& memory, const CutAttention& cut) {
-    const PackedAttentionArguments& a = cut.of;
+  static void uses(Memory& memory, const CutAttention& of) {
+    const PackedAttentionArguments& a = of.of;
     reads_inputs(memory, a);
-    memory.writes(a.output, num_weights(a) * a.head_size);
+    memory.writes(a.output, num_weights(a) * a.rule.head_size);
     memory.writes(a.log_sum_exp, num_weights(a));
   }
 
-  MEZZO_DEVICE static void run(const Block& block, const CutAttention& cut) {
-    const auto& a = cut.of;
-    if constexpr (kRelative) {
-      require_rows(block, a.relative.rows, a.relative.num_rows, a.sequences.longest);
+  MEZZO_DEVICE static void run(const Block& block, const CutAttention& of) {
+    const PackedAttentionArguments& a = of.of;
+    if constexpr (kExtra) {
+      if (a.relative.rows != nullptr) {
+        require_rows(block, a.relative, a.sequences.longest);
+      }
     }
-    const int part = static_cast<int>(block.index() % cut.parts);
-    const Head head = head_of(a, block.index() / cut.parts);
-    if (part == 0 && !a.only_first_queries) {
-      clear_rows_of_none(block, a.output, head.column(), head.size, a.sequences, head.sequence);
+    const int part = static_cast<int>(block.index() % of.parts);
+    const int own = of.cut.own(), first_own = part * own;
+    const Head of_block = head_of(a, block.index() / of.parts);
+    if (part == 0 && !a.rule.only_first_queries) {
+      clear_rows_of_none(block, a.output, of_block, a.sequences);
     }
-    const int warps = block.threads() / kWarp, warp = block.thread() / kWarp, lane = block.thread() % kWarp;
-    const int first_own = part * warps * kOwn;
-    if (first_own >= head.queries) {
+    if (first_own >= of_block.queries) {
       return;
     }
-    const int end_own = first_own + warps * kOwn < head.queries ? first_own + warps * kOwn : head.queries;
-    SharedFloats shared(block);
-    const auto queries = shared.rows<kColumns>(warps * kOwn), keys = shared.rows<kColumns>(cut.tile),
-               values = shared.rows<kColumns>(cut.tile);
-    auto* const weights = reinterpret_cast<OfOwn*>(shared.take(warps * kWarp * kOwn)) + warp * kWarp;
-    const int first_query = first_own + warp * kOwn;
-    const bool has_queries = first_query < head.queries;
-    const Range seen = within(a.window, first_own, end_own, head.count),
-                seen_by_warp = within(a.window, first_query, first_query + kOwn, head.count);
+    SharedMemory shared(block);
+    const HeadSources& sources = share_sources(block, shared.take<HeadSources>(1), a, of_block, {});
+    const Head& head = sources.head;
+    const auto queries = shared.rows<T, kColumns>(own), keys = shared.rows<T, kColumns>(of.cut.others()),
+               values = shared.rows<T, kColumns>(of.cut.others());
+    float* const biases = shared.take<float>(3 * kColumns);
+    const RowsCopy<T, kColumns> copy{block, head, of.are_chunks};
+    const int own_rows = smaller(own, padded(head.queries - first_own));
+    const Range seen =
+        within_reach(first_own, smaller(first_own + own, head.queries), head.before, head.after, head.count);
+    const auto rows_from = [&](int first) { return smaller(of.cut.tile, padded(seen.end - first)); };
 
-    load_rows<T>(block, head, queries_of(a, head), first_own, end_own - first_own, queries);
-    float most[kOwn], total[kOwn], sums[kOwn][kColumns];
-    for (int i = 0; i < kOwn; ++i) {
-      most[i] = -kInfinity;
-      total[i] = 0;
-      for (int c = 0; c < kColumns; ++c) {
-        sums[i][c] = 0;
-      }
-    }
-    for (int first = seen.begin; first < seen.end; first += cut.tile) {
-      const int count = seen.end - first < cut.tile ? seen.end - first : cut.tile;
-      if (first > seen.begin) {
-        block.sync();
-      }
-      load_rows<T>(block, head, keys_of(a, head), first, count, keys);
-      load_rows<T>(block, head, values_of(a, head), first, count, values);
-      block.sync();
-      if (!has_queries || !seen_by_warp.meets(first, count)) {
-        continue;
-      }
-      float scores[kOwn];
-      const int lanes = lane < count ? lane : 0;
-      multiply(queries.from(warp * kOwn), keys.row(lanes), head.size, scores);
-      if constexpr (kRelative) {
-        for (int i = 0; i < kOwn; ++i) {
-          scores[i] += relative_score(a, head, at_most(first_query + i, head.queries - 1), first + lanes);
-        }
-      }
-      const unsigned kept = kept_by_queries(block, a.mask, head, first_query, first);
-      OfOwn weight;
-      for (int i = 0; i < kOwn; ++i) {
-        const bool is_seen = lane < count && sees(a.window, first_query + i, first + lane);
-        const float score = is_seen ? scores[i] : -kInfinity;
-        const float larger = ::fmaxf(most[i], warp_max(block, score));
-        const float shift = larger == -kInfinity ? 0 : larger;  // of a query that has seen no key so far
-        const float exponential = ::expf(score - shift), shrink = ::expf(most[i] - shift);
-        most[i] = larger;
-        total[i] = total[i] * shrink + exponential;
-        for (int c = 0; c < kColumns; ++c) {
-          sums[i][c] *= shrink;
-        }
-        weight.at[i] = (kept >> i & 1U) != 0 ? exponential * a.mask.scale : 0;
-      }
-      weights[lane] = weight;
-      block.sync_warp();
-      add_weighted(weights, values, count, lane, sums);
-    }
-    if (!has_queries) {
+    const int lane = block.thread() % kWarp, row = block.warp() * kTile, first = first_own + row;
+    const Mask& mask = sources.mask;
+    const float scale = kExtra ? a.rule.scale : a.rule.scale * kLog2E;
+    float most[2] = {-kInfinity, -kInfinity}, total[2] = {};
+    RowSums<kColumns> sums = {};
+
+    copy.begin(sources.query, first_own, head.queries, own_rows, queries);
+    load_biases<T, kColumns>(block, a, head, biases);
+    for_tiles(
+        block, seen, of.cut,
+        [&](int begin, int stage) {
+          const int rows = rows_from(begin);
+          copy.begin(sources.key, begin, head.count, rows, keys.from(stage * of.cut.tile));
+          copy.begin(sources.value, begin, head.count, rows, values.from(stage * of.cut.tile));
+        },
+        [&](int begin, int stage) {
+          const int rows = rows_from(begin);
+          if (begin == seen.begin) {
+            copy.finish(sources.query, first_own, head.queries, own_rows, queries, biases);
+          }
+          copy.finish(sources.key, begin, head.count, rows, keys.from(stage * of.cut.tile), biases + kColumns);
+          copy.finish(sources.value, begin, head.count, rows, values.from(stage * of.cut.tile), biases + 2 * kColumns);
+        },
+        [&](int begin, int stage) {
+          if (first >= head.queries) {
+            return;
+          }
+          const int rows = rows_from(begin), at = stage * of.cut.tile;
+          MEZZO_ROLLED
+          for (int step = 0; step < rows; step += kStep * kTile) {
+            SquareTile weights[kStep];
+            bool are_met[kStep];
+            float larger[2] = {most[0], most[1]};
+            MEZZO_UNROLLED
+            for (int s = 0; s < kStep; ++s) {
+              const int other = step + s * kTile, key = begin + other;
+              are_met[s] = other < rows && !head.are_apart(first, key);
+              if (are_met[s]) {
+                weights[s] = product_of_rows(block, queries, row, keys, at + other, head.size);
+                const unsigned are_seen = visible_elements(head, lane, first, key, /*by_keys=*/false);
+                for (int n = 0; n < 2; ++n) {
+                  for (int i = 0; i < 4; ++i) {
+                    float& score = weights[s].at[n].at[i];
+                    if constexpr (kExtra) {
+                      score = extra_score(a, head, score, smaller(first + row_in_tile(lane, i), head.queries - 1),
+                                          smaller(key + column_in_tile(lane, n, i), head.count - 1));
+                    } else {
+                      score *= scale;
+                    }
+                    score = has(are_seen, n, i) ? score : -kInfinity;
+                    larger[i / 2] = ::fmaxf(larger[i / 2], score);
+                  }
+                }
+              }
+            }
+            float shift[2], shrink[2];
+            for (int half = 0; half < 2; ++half) {
+              larger[half] = row_max(block, larger[half]);
+              shift[half] = larger[half] == -kInfinity ? 0 : larger[half];  // of a query that has seen no key so far
+              shrink[half] = ::exp2f(most[half] - shift[half]);
+              most[half] = larger[half];
+              total[half] *= shrink[half];
+            }
+            MEZZO_UNROLLED
+            for (int i = 0; i < kColumns / 2; ++i) {
+              sums.at[i / 4].at[i % 4] *= shrink[i % 4 / 2];
+            }
+            MEZZO_UNROLLED
+            for (int s = 0; s < kStep; ++s) {
+              if (are_met[s]) {
+                const unsigned kept =
+                    mask.threshold == 0 ? kAll : draw_kept(block, mask, head, first, begin + step + s * kTile);
+                for (int n = 0; n < 2; ++n) {
+                  for (int i = 0; i < 4; ++i) {
+                    float& weight = weights[s].at[n].at[i];
+                    weight = ::exp2f(weight - shift[i / 2]);
+                    total[i / 2] += weight;
+                    weight = has(kept, n, i) ? weight : 0;
+                  }
+                }
+                sums.add(block, weights[s], values, at + step + s * kTile, head.size);
+              }
+            }
+          }
+        });
+    if (first >= head.queries) {
       return;
     }
-    for (int i = 0; i < kOwn; ++i) {
-      const float sum = warp_sum(block, total[i]);
-      if (first_query + i >= head.queries) {
-        continue;
-      }
-      T* const out =
-          static_cast<T*>(a.output.data) + (head.first_query + first_query + i) * a.output.row_stride + head.column();
-      for (int c = 0; c < kColumns; ++c) {
-        if (lane + c * kWarp < head.size) {
-          out[lane + c * kWarp] = from_float<T>(sums[i][c] / sum);
-        }
-      }
-      if (a.log_sum_exp != nullptr && lane == 0) {
-        a.log_sum_exp[head.query(first_query + i)] = most[i] + ::logf(sum);
+    float factors[2];
+    for (int half = 0; half < 2; ++half) {
+      const float sum = row_sum(block, total[half]);
+      factors[half] = sum > 0 ? mask.scale / sum : 0;
+      const int query = first + lane / 4 + 8 * half;
+      if (a.log_sum_exp != nullptr && lane % 4 == 0 && query < head.queries) {
+        a.log_sum_exp[head.query(query)] = most[half] * kLn2 + ::logf(sum);
       }
     }
+    store_rows<T>(head, sums, factors, a.output, head.first_query + first, head.queries - first, lane);
   }
 };
 
 }  // namespace
 
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream) {
-  if (suits_tensor_cores(arguments)) {
-    return tensor_core_attention(arguments, stream);
-  }
-  with_kind(arguments, [&]<class Columns, class Relative>(Columns, Relative) {
-    const Cut cut = largest_cut(arguments.sequences.longest, shared_bytes<Columns::value>);
-    const auto parts = ceil_div(arguments.only_first_queries ? 1 : arguments.sequences.longest, cut.own());
-    const Grid grid{arguments.sequences.count * arguments.num_heads * parts, cut.warps * kWarp,
-                    shared_bytes<Columns::value>(cut)};
-    with_type(arguments.query.element, [&]<class T>(T) {
-      launch<Attention<T, Columns::value, Relative::value>>(grid, stream,
-                                                            CutAttention{arguments, cut.tile, static_cast<int>(parts)});
-    });
+  with_kind(arguments, [&]<class T, class Columns, class Extra>(T, Columns, Extra) {
+    constexpr int kColumns = Columns::value;
+    const auto& sequences = arguments.sequences;
+    const Cut cut = largest_cut(most_queries(arguments), sequences.longest, kMostWarps<T, kColumns, Extra::value>,
+                                shared_bytes<T, kColumns>);
+    const auto parts = static_cast<int>(ceil_div(most_queries(arguments), cut.own()));
+    launch<Attention<T, kColumns, Extra::value>>(
+        Grid{sequences.count * arguments.rule.num_heads * parts, cut.warps * kWarp, shared_bytes<T, kColumns>(cut)},
+        stream, CutAttention{arguments, cut, parts, are_chunks<T>(arguments)});
   });
 }
 

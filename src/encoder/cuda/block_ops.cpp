@@ -5,11 +5,7 @@
 namespace mezzo::encoder::MEZZO_CUDA {
 
 #define MEZZO_ENTRY(name) .name = name,
-const BlockOps kBlockOps = {.largest_head = kLargestHead,
-                            .takes_columns = true,
-                            .pre_norm = &kPreNormOps,
-                            .leaves_attention = &leaves_attention,
-                            MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
+const BlockOps kBlockOps = {.largest_head = kLargestHead, .takes_columns = true, MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -13,20 +13,12 @@ namespace mezzo::encoder::MEZZO_CUDA {
 #define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(BlockOps::name)> name;
 MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
 #undef MEZZO_DECLARE
-#define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(PreNormOps::name)> name;
-MEZZO_FOR_PRE_NORM_OPS(MEZZO_DECLARE)
-#undef MEZZO_DECLARE
 
 inline Mask mask_of(const DropoutSite& site) {
   return {static_cast<uint32_t>(std::ldexp(site.p, 32)), static_cast<float>(1 / (1 - site.p)), site.key,
           site.step_offset.defined() ? site.step_offset.const_data_ptr<int64_t>() : nullptr};
 }
 
-/// To flash attention: long texts, but not the lone queries of a last layer, and not where a mask's key is known to the
-/// device alone.
-bool leaves_attention(const PackedAttention& attention);
-
-extern const PreNormOps kPreNormOps;
 extern const BlockOps kBlockOps;
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

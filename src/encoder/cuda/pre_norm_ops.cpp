@@ -142,8 +142,4 @@ ActivationGradients gated_activation_backward(const at::Tensor& grad,
   return {grad_product, grad, total(sums)};
 }
 
-#define MEZZO_ENTRY(name) .name = name,
-const PreNormOps kPreNormOps = {MEZZO_FOR_PRE_NORM_OPS(MEZZO_ENTRY)};
-#undef MEZZO_ENTRY
-
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -24,6 +26,33 @@ namespace mezzo::encoder::fused {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+/// Stands for an undefined tensor among the inputs of a node, of which autograd takes none.
+inline const at::Tensor& absent() {
+  static const at::Tensor tensor = [] {
+    const c10::InferenceMode no_inference(false);
+    return at::empty({0});
+  }();
+  return tensor;
+}
+
+/// A node of the graph. Its forward gets the inputs in one list, to be read by `inputs_of`, and its backward returns a
+/// gradient for each, and an undefined one for the settings.
+template <class Node>
+auto apply_node(variable_list inputs, const typename Node::Settings& settings) {
+  for (at::Tensor& input : inputs) {
+    input = input.defined() ? input : absent();
+  }
+  return Node::apply(at::TensorList(inputs), settings);
+}
+
+inline variable_list inputs_of(at::TensorList given) {
+  variable_list inputs = given.vec();
+  for (at::Tensor& input : inputs) {
+    input = input.is_same(absent()) ? at::Tensor() : input;
+  }
+  return inputs;
+}
 
 /// While it lives, autocast casts nothing: the block has cast what it should.
 struct NoAutocast {
@@ -97,6 +126,10 @@ inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
     SideStream::run({grad, sums}, [&] { grad.copy_(sums); });
   }
   return split_rows(grad, 1).front();
+}
+
+inline at::Tensor grad_if_defined(const at::Tensor& sums, const at::Tensor& param) {
+  return param.defined() ? grad_vector(sums, param) : param;
 }
 
 /// A node's settings, kept for backward beside its tensors.

@@ -13,6 +13,12 @@
 namespace mezzo::encoder {
 namespace {
 
+double scale_of(const AttentionDescription& description, int64_t head_size) {
+  const double usual = description.relative.defined() ? description.relative.scale(head_size)
+                                                      : 1 / std::sqrt(static_cast<double>(head_size));
+  return description.scale.value_or(usual);
+}
+
 /// Which weights are kept, of queries that draw as `numbers` and keys that stand in the Philox
 /// blocks `blocks`: their broadcast shape, its last dimension times 4.
 at::Tensor keep_mask(const at::Tensor& blocks, const at::Tensor& numbers, const DropoutSite& dropout) {
@@ -21,25 +27,28 @@ at::Tensor keep_mask(const at::Tensor& blocks, const at::Tensor& numbers, const 
   return words.flatten(-2).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }
 
-/// softmax(scale Q K^T + position_scores) V over the allowed keys.
+/// softmax(soft_cap(scale Q K^T + position_scores)) V over the allowed keys.
 /// @param position_scores  undefined for none
 /// @param keep  [] -> bool: which weights are; not called without dropout
 template <class Keep>
 at::Tensor attend(const at::Tensor& q,
                   const at::Tensor& k,
                   const at::Tensor& v,
-                  double scale,
                   const at::Tensor& position_scores,
                   const at::Tensor& allowed,
-                  double p,
+                  const AttentionDescription& description,
                   const Keep& keep) {
-  if (p == 0 && q.dim() == 4 && !q.is_cpu() &&
+  const double scale = scale_of(description, q.size(-1)), cap = description.soft_cap, p = description.dropout.p;
+  if (p == 0 && cap == 0 && q.dim() == 4 && !q.is_cpu() &&
       !position_scores.defined()) {  // on CPU, its kernel multiplies half tensors in a plain loop
-    return at::scaled_dot_product_attention(q, k, v, allowed);
+    return at::scaled_dot_product_attention(q, k, v, allowed, /*dropout_p=*/0, /*is_causal=*/false, scale);
   }
   auto scores = at::matmul(q * scale, k.transpose(-2, -1));
   if (position_scores.defined()) {
     scores = scores + position_scores;
+  }
+  if (cap > 0) {
+    scores = cap * at::tanh(scores / cap);
   }
   auto weights = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity()).softmax(-1);
   if (p > 0) {
@@ -48,13 +57,15 @@ at::Tensor attend(const at::Tensor& q,
   return at::matmul(weights, v);
 }
 
-/// Whether key `j` is seen from query `i`, for their distances, and whether the keys are there. Rows of
-/// padding see themselves: softmax over no key is no number.
-at::Tensor seen(const at::Tensor& distance, int64_t window, const at::Tensor& is_there) {
-  return distance.abs().le(window).logical_and(is_there.logical_or(distance.eq(0)));
+/// Whether a key is seen, for its place behind the query's, and whether it is there. Rows of padding see
+/// themselves: softmax over no key is no number.
+at::Tensor seen(const at::Tensor& behind, const AttentionDescription& description, const at::Tensor& is_there) {
+  auto result = is_there.logical_or(behind.eq(0));
+  if (description.window) {
+    result = result.logical_and(behind.abs().le(*description.window));
+  }
+  return description.is_causal ? result.logical_and(behind.le(0)) : result;
 }
-
-double usual_scale(const at::Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.size(-1))); }
 
 /// What relative positions add to the scores of q and k, padded to [G, heads, L, head_size], which are
 /// multiplied by `scale`: [G, heads, L, L], or undefined.
@@ -98,21 +109,18 @@ at::Tensor attend_to_all(const at::Tensor& q,
                          const at::Tensor& k,
                          const at::Tensor& v,
                          const SequenceLayout::Group& group,
-                         const DropoutSite& dropout,
-                         std::optional<int64_t> window,
-                         const RelativePositions& relative) {
+                         const AttentionDescription& description) {
   const auto options = group.pad_index.options();
   const int64_t heads = q.size(1), length = group.max_seqlen;
-  auto allowed = group.key_mask;
-  if (window) {
-    const auto places = at::arange(length, options);
-    allowed = seen(places - places.unsqueeze(1), *window, allowed);
-  }
-  const double scale = relative.defined() ? relative.scale(q.size(-1)) : usual_scale(q);
-  return attend(q, k, v, scale, position_scores_of(q, k, relative, scale), allowed, dropout.p, [&] {
+  const auto places = at::arange(length, options);
+  const auto allowed = description.window || description.is_causal
+                           ? seen(places - places.unsqueeze(1), description, group.key_mask)
+                           : group.key_mask;
+  const auto of_positions = position_scores_of(q, k, description.relative, scale_of(description, q.size(-1)));
+  return attend(q, k, v, of_positions, allowed, description, [&] {
     const auto numbers =
         group.pad_index.view({group.size, 1, length, 1}) * heads + at::arange(heads, options).view({1, heads, 1, 1});
-    return keep_mask(at::arange((length + 3) / 4, options), numbers, dropout).narrow(3, 0, length);
+    return keep_mask(at::arange((length + 3) / 4, options), numbers, description.dropout).narrow(3, 0, length);
   });
 }
 
@@ -121,8 +129,7 @@ at::Tensor attend_to_neighbours(const at::Tensor& q,
                                 const at::Tensor& k,
                                 const at::Tensor& v,
                                 const SequenceLayout::Group& group,
-                                const DropoutSite& dropout,
-                                int64_t window,
+                                const AttentionDescription& description,
                                 int64_t block) {
   const auto options = group.pad_index.options();
   const int64_t heads = q.size(1), length = group.max_seqlen, count = (length + block - 1) / block,
@@ -135,14 +142,15 @@ at::Tensor attend_to_neighbours(const at::Tensor& q,
                             .view({group.size, 1, count, 1, 3 * block});
   const auto distance = at::arange(3 * block, options) - block - at::arange(block, options).unsqueeze(1);
   const auto context =
-      attend(at::constant_pad_nd(q, {0, 0, 0, rest}).unflatten(2, {count, block}), around(k), around(v), usual_scale(q),
-             /*position_scores=*/{}, seen(distance, window, is_there), dropout.p, [&] {
+      attend(at::constant_pad_nd(q, {0, 0, 0, rest}).unflatten(2, {count, block}), around(k), around(v),
+             /*position_scores=*/{}, seen(distance, description, is_there), description, [&] {
                const auto rows = at::constant_pad_nd(group.pad_index.view({group.size, length}), {0, rest});
                const auto numbers = rows.view({group.size, 1, count, block, 1}) * heads +
                                     at::arange(heads, options).view({1, heads, 1, 1, 1});
                const auto blocks =
                    (at::arange(count, options).unsqueeze(1) - 1) * (block / 4) + at::arange(3 * block / 4, options);
-               return keep_mask(blocks.clamp_min(0).unsqueeze(1), numbers, dropout);  // no key stands before the first
+               return keep_mask(blocks.clamp_min(0).unsqueeze(1), numbers,
+                                description.dropout);  // no key stands before the first
              });
   return context.flatten(2, 3).narrow(2, 0, length);
 }
@@ -159,32 +167,31 @@ at::Tensor reference::rotate(const at::Tensor& x, const at::Tensor& table) {
 at::Tensor reference::packed_attention(const at::Tensor& query,
                                        const at::Tensor& key,
                                        const at::Tensor& value,
-                                       int64_t num_heads,
                                        const SequenceLayoutPtr& layout,
-                                       const DropoutSite& dropout,
-                                       const TokenPositions& positions,
-                                       const RelativePositions& relative) {
-  TORCH_CHECK_VALUE(!relative.defined() || (!positions.rotary.defined() && !positions.window),
-                    "mezzo: attention takes relative positions, or a rotary table and a window, not both");
+                                       const AttentionDescription& description) {
   if (layout->sequences().empty()) {
     return query * 0;  // in the graph, as the result of any other layout is
   }
-  const int64_t hidden = query.size(1);
+  if (description.only_first_queries) {
+    AttentionDescription of_all = description;
+    of_all.only_first_queries = false;
+    const auto queries = at::zeros_like(key).index_copy(0, layout->first_rows(), query.to(key.scalar_type()));
+    return reference::packed_attention(queries, key, value, layout, of_all).index_select(0, layout->first_rows());
+  }
+  const int64_t hidden = key.size(1), heads = description.num_heads;
   std::vector<at::Tensor> contexts;
   for (const auto& group : layout->padding().groups) {
     const int64_t length = group.max_seqlen;
     const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [G, heads, L, head_size]
-      return rows.index_select(0, group.pad_index)
-          .view({group.size, length, num_heads, hidden / num_heads})
-          .transpose(1, 2);
+      return rows.index_select(0, group.pad_index).view({group.size, length, heads, hidden / heads}).transpose(1, 2);
     };
     const auto turned = [&](const at::Tensor& rows) {
-      return positions.rotary.defined() ? rotate(pad(rows), positions.rotary.narrow(0, 0, length)) : pad(rows);
+      return description.rotary.defined() ? rotate(pad(rows), description.rotary.narrow(0, 0, length)) : pad(rows);
     };
-    const int64_t window = positions.window.value_or(length), block = (std::max<int64_t>(window, 1) + 3) / 4 * 4;
+    const int64_t window = description.window.value_or(length), block = (std::max<int64_t>(window, 1) + 3) / 4 * 4;
     const auto q = turned(query), k = turned(key), v = pad(value);
-    const auto context = length > 3 * block ? attend_to_neighbours(q, k, v, group, dropout, window, block)
-                                            : attend_to_all(q, k, v, group, dropout, positions.window, relative);
+    const auto context = length > 3 * block ? attend_to_neighbours(q, k, v, group, description, block)
+                                            : attend_to_all(q, k, v, group, description);
     contexts.push_back(context.transpose(1, 2).reshape({group.size * length, hidden}));
   }
   return at::cat(contexts).index_select(0, layout->padding().unpad_index);

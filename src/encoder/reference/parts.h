@@ -5,6 +5,7 @@
 #include "encoder/blocks.h"
 #include "encoder/dropout.h"
 #include "encoder/fused_blocks.h"
+#include "encoder/packed_attention.h"
 
 /// What the specifications of blocks are composed of.
 namespace mezzo::encoder::reference {
@@ -27,19 +28,14 @@ inline at::Tensor linear(const at::Tensor& x, const LinearParams& params, const 
   return at::addmm(y, at::linear(dropout(x, site, row_numbers), a), b.t(), 1, scale);
 }
 
-/// Attention of a block's products. No fused block takes LoRA factors, so fused kernels compute this part then.
+/// Attention of keys and values of all rows, and of queries of all rows or, of first tokens only, of the first ones.
 inline at::Tensor attention(const at::Tensor& query,
                             const at::Tensor& key,
                             const at::Tensor& value,
-                            bool has_lora,
-                            int64_t num_heads,
                             const SequenceLayoutPtr& layout,
-                            const DropoutSite& site,
-                            const TokenPositions& positions,
-                            const RelativePositions& relative = {}) {
-  return has_lora && fused::can_attend(query, num_heads) && !relative.defined()
-             ? fused::packed_attention(query, key, value, num_heads, layout, site, positions)
-             : encoder::packed_attention(query, key, value, num_heads, layout, site, positions, relative);
+                            const AttentionDescription& description) {
+  return encoder::packed_attention(description.only_first_queries ? query.index_select(0, layout->first_rows()) : query,
+                                   key, value, layout, description);
 }
 
 inline at::Tensor activate(const at::Tensor& x, Activation activation) {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "encoder/blocks.h"
 #include "encoder/dropout.h"
-#include "encoder/pre_norm_blocks.h"
 #include "encoder/reference/parts.h"
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/text/models/modernbert_config.h"
@@ -114,35 +114,38 @@ class ModernBertLayer : public torch::nn::Module {
         attention_dropout_(config.attention_dropout),
         mlp_dropout_(config.mlp_dropout) {}
 
-  /// @return [B, H] with `only_first_rows`, else [T, H]
+  /// @param attention  what the model knows of it
+  /// @return [B, H] with only_first_queries, else [T, H]
   at::Tensor forward(const at::Tensor& x,
                      const SequenceLayoutPtr& layout,
-                     const encoder::TokenPositions& positions,
-                     const DropoutSeed& random,
-                     bool only_first_rows) const {
+                     encoder::AttentionDescription attention,
+                     const DropoutSeed& random) const {
     static const at::Tensor none;
     const ModuleScope scope("layers", number_);
     const auto site = [&](double p, LayerSite where) {
       return dropout_site(is_training() ? p : 0, random, layer_site(number_, where));
     };
-    const auto attended = encoder::pre_norm_attention_block(
+    attention.num_heads = num_heads_;
+    attention.dropout = site(attention_dropout_, LayerSite::kAttentionWeights);
+    const auto attended = encoder::attention_block(
         x,
-        {.norm = attention_norm_ ? attention_norm_->params() : encoder::LayerNormParams{none, none, 0},
-         .query_key_value = attention_->query_key_value->params(random),
+        {.query_key_value = {attention_->query_key_value->params(random)},
          .output = attention_->output->params(random),
-         .num_heads = num_heads_,
-         .positions = positions,
-         .only_first_rows = only_first_rows,
-         .weights_dropout = site(attention_dropout_, LayerSite::kAttentionWeights),
-         .output_dropout = site(attention_dropout_, LayerSite::kAttentionOutput)},
+         .norm = attention_norm_ ? attention_norm_->params() : encoder::LayerNormParams{none, none, 0},
+         .attention = attention,
+         .output_dropout = site(attention_dropout_, LayerSite::kAttentionOutput),
+         .norm_first = true},
         layout);
-    return encoder::pre_norm_feed_forward_block(attended,
-                                                {.norm = mlp_norm_->params(),
-                                                 .intermediate = mlp_->intermediate->params(random),
-                                                 .output = mlp_->output->params(random),
-                                                 .activation = activation_,
-                                                 .dropout = site(mlp_dropout_, LayerSite::kOutput)},
-                                                only_first_rows ? layout->first_rows() : at::Tensor());
+    return encoder::feed_forward_block(attended,
+                                       {.intermediate = mlp_->intermediate->params(random),
+                                        .output = mlp_->output->params(random),
+                                        .activation = activation_,
+                                        .norm = mlp_norm_->params(),
+                                        .dropout = site(0, LayerSite::kOutput),
+                                        .norm_first = true,
+                                        .is_gated = true,
+                                        .inner_dropout = site(mlp_dropout_, LayerSite::kOutput)},
+                                       attention.only_first_queries ? layout->first_rows() : at::Tensor());
   }
 
   /// @param is_seen, rotary  of this layer's kind of attention.
@@ -206,11 +209,13 @@ class ModernBertModel : public Encoder {
                       " tokens is longer than the model's ", config_.max_position_embeddings);
     auto x = embeddings_->forward(batch, random);
     for (size_t i = 0; i < layers_.size(); ++i) {
-      const bool is_local = config_.is_local[i], only_first_rows = rows == RowsPer::kText && i + 1 == layers_.size();
-      const auto positions = is_local ? encoder::TokenPositions{local_rotary_, config_.local_attention / 2}
-                                      : encoder::TokenPositions{global_rotary_, std::nullopt};
+      const bool is_local = config_.is_local[i];
+      encoder::AttentionDescription attention;
+      if (is_local) attention.window = config_.local_attention / 2;
+      attention.only_first_queries = rows == RowsPer::kText && i + 1 == layers_.size();
+      attention.rotary = is_local ? local_rotary_ : global_rotary_;
       const auto run = [=, layer = layers_[i]](const std::vector<at::Tensor>& inputs) {
-        return layer->forward(inputs[0], layout, positions, random, only_first_rows);
+        return layer->forward(inputs[0], layout, attention, random);
       };
       x = checkpointing_ && is_training() ? checkpointed(run, {x}, layers_[i]->parameters()) : run({x});
     }
@@ -231,9 +236,9 @@ class ModernBertModel : public Encoder {
   }
 
   /// Not where means are taken over the tokens of texts, or lengths are rounded up beyond the rotary tables.
-  bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override {
+  bool takes_unknown_lengths(const at::Device& device, at::ScalarType /*dtype*/, int64_t max_seqlen) const override {
     return config_.classifier_pooling != "mean" && max_seqlen <= config_.max_position_embeddings &&
-           encoder::can_attend_unknown(device, dtype, config_.hidden_size / config_.num_attention_heads, max_seqlen);
+           encoder::can_attend_unknown(device, config_.hidden_size / config_.num_attention_heads);
   }
 
   void set_gradient_checkpointing(bool on) override { checkpointing_ = on; }

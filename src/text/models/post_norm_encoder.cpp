@@ -60,9 +60,10 @@ std::string PostNormEncoder::add_to(const GraphTexts& texts, RowsPer rows) const
   return pooler_ ? graph.node("Tanh", {graph_linear(graph, *pooler_, x)}) : x;
 }
 
-bool PostNormEncoder::takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const {
-  return encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads, max_seqlen,
-                                     relative_.has_value());
+bool PostNormEncoder::takes_unknown_lengths(const at::Device& device,
+                                            at::ScalarType /*dtype*/,
+                                            int64_t /*max_seqlen*/) const {
+  return encoder::can_attend_unknown(device, options_.layer.hidden_size / options_.layer.num_heads);
 }
 
 int64_t PostNormEncoder::layer_of(std::string_view parameter) const {

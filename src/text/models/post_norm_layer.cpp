@@ -45,18 +45,15 @@ at::Tensor PostNormLayer::forward(const at::Tensor& x,
     return dropout_site(is_training() ? p : 0, random, layer_site(layer, where));
   };
   const encoder::AttentionParams attention{
-      .query = query_->params(random),
-      .key = key_->params(random),
-      .value = value_->params(random),
+      .query_key_value = {query_->params(random), key_->params(random), value_->params(random)},
       .output = attention_output_->params(random),
       .norm = attention_norm_->params(),
-      .num_heads = options_.num_heads,
-      .weights_dropout = dropout(options_.attention_weights_dropout, LayerSite::kAttentionWeights),
-      .output_dropout = dropout(options_.attention_output_dropout, LayerSite::kAttentionOutput),
-      .relative = positions_of(relative)};
-  const auto attended = only_first_rows ? encoder::first_token_attention_block(x, attention, layout)
-                                        : encoder::attention_block(x, attention, layout);
-  return encoder::feed_forward_block(attended,
+      .attention = {.num_heads = options_.num_heads,
+                    .dropout = dropout(options_.attention_weights_dropout, LayerSite::kAttentionWeights),
+                    .only_first_queries = only_first_rows,
+                    .relative = positions_of(relative)},
+      .output_dropout = dropout(options_.attention_output_dropout, LayerSite::kAttentionOutput)};
+  return encoder::feed_forward_block(encoder::attention_block(x, attention, layout),
                                      {.intermediate = intermediate_->params(random),
                                       .output = output_->params(random),
                                       .activation = options_.activation,

@@ -12,6 +12,37 @@ def arguments(*shapes):
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
+def attention_of(heads, window=None, is_causal=False, only_first_queries=False, scale=None, soft_cap=0.0, rotary=None):
+    """A description: no dropout, no relative positions."""
+    return torch.classes.mezzo.Attention(heads, 0.0, 0, 0, 0, None, window, is_causal, only_first_queries, scale, soft_cap, rotary, None)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_packed_attention_is_pytorchs_for_each_sequence(dtype, tolerance, is_causal):
+    torch.manual_seed(0)
+    lengths = [5, 1, 600]
+    cu_seqlens = torch.tensor([0, 5, 6, 606], dtype=torch.int32)
+    layout = torch.classes.mezzo.SequenceLayout(cu_seqlens, torch.tensor(lengths, dtype=torch.int32), 606, torch.device("cpu"))
+    rows = [torch.randn(606, 32).to(dtype) for _ in range(3)]
+    grad = torch.randn(606, 32)
+
+    def theirs(*rows):
+        heads = [[part.view(1, -1, 2, 16).transpose(1, 2) for part in x.split(lengths)] for x in rows]
+        parts = [torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal) for q, k, v in zip(*heads)]
+        return torch.cat([part.transpose(1, 2).reshape(-1, 32) for part in parts])
+
+    def outcome(attend, dtype):
+        leaves = [x.detach().clone().to(dtype).requires_grad_() for x in rows]
+        out = attend(*leaves)
+        out.backward(grad.to(dtype))
+        return [out.detach(), *(x.grad for x in leaves)]
+
+    mine = outcome(lambda q, k, v: torch.ops.mezzo.packed_attention(q, k, v, layout, attention_of(2, is_causal=is_causal)), dtype)
+    for a, b in zip(mine, outcome(theirs, torch.float64)):
+        assert (a.double() - b).norm() <= tolerance * b.norm()
+
+
 def test_dropout_passes_pytorchs_own_checks():
     x, = arguments((5, 33))
     torch.library.opcheck(torch.ops.mezzo.dropout.default, (x, 0.25, 1, 2, 3),
@@ -39,7 +70,7 @@ def test_the_blocks_are_a_layer_of_transformers(activation):
         own, out = layer.attention.self, layer.attention.output
         linear = [own.query, own.key, own.value, out.dense]
         attended = torch.ops.mezzo.attention_block(x, [m.weight for m in linear], [m.bias for m in linear], [], out.LayerNorm.weight,
-                                                   out.LayerNorm.bias, 1e-12, 3, layout, 0.0, 0.0, 0, 0, 0, 0)
+                                                   out.LayerNorm.bias, 1e-12, layout, attention_of(3), 0.0, 0)
         linear = [layer.intermediate.dense, layer.output.dense]
         return torch.ops.mezzo.feed_forward_block(attended, [m.weight for m in linear], [m.bias for m in linear], [], activation,
                                                   layer.output.LayerNorm.weight, layer.output.LayerNorm.bias, 1e-12, 0.0, 0, 0, 0, None)

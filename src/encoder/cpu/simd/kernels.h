@@ -166,6 +166,10 @@ struct RelativeTile {
   int64_t first_row = 0;                                   ///< what is the row of the least distance
 };
 
+/// Keys that attention looks at at a time. Sequences of more need scratch for these alone, and their sums differ in
+/// the last bits from those of one pass. Relative positions, and values that are keys, take all keys at once.
+constexpr int64_t kKeyTile = 512;
+
 /// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride`
 /// elements apart. Query i draws the blocks {key / 4, first_query_number + i *
 /// query_number_step, step, site}, word key % 4.
@@ -175,12 +179,13 @@ struct AttentionTile {
   int64_t query_stride, key_stride, value_stride;
   const float *query_bias, *key_bias, *value_bias;  ///< [D], added to each row; or nullptr
   int64_t num_queries, num_keys, head_size;
-  float scale;  ///< of the scores
+  float scale;     ///< of the scores
+  float soft_cap;  ///< c: a scaled score s becomes c * tanh(s / c); 0 for none
   Dropout dropout;
   uint32_t first_query_number, query_number_step;
-  const float* rotary;  ///< [.., D], encoder::rotary_table: query and key i are turned by row i; or nullptr
-  int64_t window;       ///< query i sees keys i - window to i + window
-  Span output;          ///< [num_queries, D]
+  const float* rotary;              ///< [.., D], encoder::rotary_table: query and key i are turned by row i; or nullptr
+  int64_t keys_before, keys_after;  ///< query i sees keys i - keys_before to i + keys_after
+  Span output;                      ///< [num_queries, D]
   int64_t output_stride;
   float* log_sum_exp;  ///< [num_queries], `query_number_step` apart, divided by what scores are multiplied by, for
                        ///< a lone key's weight to be 1; nullptr if backward will not be called
@@ -193,6 +198,7 @@ struct AttentionTile {
 struct AttentionTileBackward {
   AttentionTile forward;                  ///< output and weight_sums are not touched
   ConstSpan grad_output;                  ///< strides as output
+  ConstSpan output;                       ///< of forward, strides likewise; read if there are several tiles of keys
   const float* grad_weight_sums;          ///< as weight_sums; nullptr for zeros
   Span grad_query, grad_key, grad_value;  ///< strides as query, key, value; grad_key of both where values are keys
   float* sums;
@@ -326,8 +332,10 @@ struct SimdKernels {
   void (*gated_activation_backward)(
       const GatedActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
 
-  /// Floats, for forward and backward. @param relative_rows  RelativeTile::num_rows
-  int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size, int64_t relative_rows);
+  /// Floats, for forward and backward. With relative positions or values that are keys, all keys are one tile.
+  /// @param relative_rows  RelativeTile::num_rows
+  int64_t (*attention_scratch)(
+      int64_t num_queries, int64_t num_keys, int64_t head_size, int64_t relative_rows, bool values_are_keys);
   void (*attention)(const AttentionTile&, float* scratch);
   void (*attention_backward)(const AttentionTileBackward&, float* scratch);
 

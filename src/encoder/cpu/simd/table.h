@@ -31,7 +31,8 @@ void gated_activation(const GatedActivation& op, int64_t begin, int64_t end, int
 void gated_activation_backward(
     const GatedActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
 
-int64_t attention_scratch(int64_t num_keys, int64_t head_size, int64_t relative_rows);
+int64_t attention_scratch(
+    int64_t num_queries, int64_t num_keys, int64_t head_size, int64_t relative_rows, bool values_are_keys);
 void attention(const AttentionTile& tile, float* scratch);
 void attention_backward(const AttentionTileBackward& tile, float* scratch);
 

@@ -34,10 +34,12 @@ class Arena {
     next_ += round_up(count, 16);
     return taken;
   }
-  Matrix matrix(int64_t rows, int64_t columns) {
+  Matrix matrix(int64_t rows, int64_t columns) { return {take(rows * stride(columns)), stride(columns)}; }
+
+  /// Of the rows of a matrix.
+  static int64_t stride(int64_t columns) {
     const int64_t whole = round_up(columns, kMaskRun);
-    const int64_t stride = whole % 1024 == 0 ? whole + 16 : whole;  // else a column's elements share a cache set
-    return {take(rows * stride), stride};
+    return whole % 1024 == 0 ? whole + 16 : whole;  // else a column's elements share a cache set
   }
 
  private:

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <torch/custom_class.h>
+
+#include <string>
+
+namespace mezzo::encoder {
+
+/// The type of the class torch.classes.mezzo.NAME in schemas.
+/// @param define  registers it; not called if another copy of mezzo in this process has done so
+template <class Define>
+std::string registered_class(const std::string& name, const Define& define) {
+  const std::string full = "__torch__.torch.classes.mezzo." + name;
+  try {
+    if (!torch::getCustomClass(full)) {
+      define(name);
+    }
+  } catch (const c10::Error&) {  // who registers an operator with it learns that there is no such type
+  }
+  return full;
+}
+
+}  // namespace mezzo::encoder
