@@ -4,11 +4,9 @@
 
 namespace mezzo::text {
 
-/// While it lives, LibTorch's operations on a CUDA device take kernels that give the same bits in
-/// every run, as mezzo's own do, so that a resumed run goes on to the bit: flash attention's
-/// backward, and cuBLAS, which wants the environment variable CUBLAS_WORKSPACE_CONFIG for it and
-/// gets ":4096:8" unless it is set. An operation that has no such kernel warns. Does nothing for
-/// another device. LibTorch's settings are those of the process.
+/// While it lives, LibTorch's operations on a CUDA device take deterministic kernels, as mezzo's own are. So a resumed
+/// run is bit-identical. cuBLAS needs CUBLAS_WORKSPACE_CONFIG for it, which becomes ":4096:8" unless it is set. An
+/// operation without such a kernel warns. Does nothing for another device. Changes settings of the whole process.
 /// @see torch.use_deterministic_algorithms (Python)
 class DeterministicGuard {
  public:
