@@ -107,6 +107,19 @@ struct Difference {
   std::string name, here, there;
 };
 
+/// As the destructor of NCCL's backend does, which first warns that a function of Python was not called.
+void end_nccl(c10d::ProcessGroup& group) {
+  for (const c10::Device& device : group.getDeviceTypes()) {
+    const auto backend = group.getBackend(device.type());
+    if (backend->getBackendName() == "nccl") {
+      try {
+        backend->abort();
+      } catch (const std::exception&) {  // took longer than the timeout; there is nobody to tell
+      }
+    }
+  }
+}
+
 /// Lines stand in the order of names, so the lesser of two names is the one
 /// that the other rank lacks.
 Difference by_name(const RankDifference& lines) {
@@ -239,6 +252,9 @@ void ProcessGroup::meet() {
 }
 
 ProcessGroup::~ProcessGroup() {
+  if (aborting_.empty()) {
+    end_nccl(*group_);
+  }
   aborting_.clear();
   lost_rank_ = {};
   group_.reset();  // closes its connections, which the others notice
@@ -385,6 +401,9 @@ void ProcessGroup::wait(const std::function<bool()>& is_done) {
   guard([&] {
     const auto end = Clock::now() + options_.timeout();
     bool done = wait_until(Clock::now() + patience(options_.timeout()));
+    if (!done) {
+      knows_of_lost_rank();  // drops the answer that an earlier wait asked for
+    }
     while (!done && Clock::now() < end && !knows_of_lost_rank()) {
       done = wait_until(Clock::now() + milliseconds(1));
     }
