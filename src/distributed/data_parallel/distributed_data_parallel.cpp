@@ -281,6 +281,7 @@ void DistributedDataParallelBase::before_forward() {
   Core& core = *core_;
   const bool reduces = core.reduces(), copies_buffers = core.copies_buffers();
   auto* const recording = StepRecording::current();
+  core.awaits_backward = core.awaits_backward && recording != nullptr;  // of a recording that ended in an error
   if (c10::GradMode::is_enabled()) {
     core.follow_stream();
   }
