@@ -81,7 +81,7 @@ struct GraphedStepCounts {
 ///   at recorded steps no more;
 /// - may call collectives of mezzo::distributed, with DistributedDataParallel, its hooks and ZeroRedundancyOptimizer.
 ///   Those of NCCL become part of the graph. Those of a backend that works on the host are called between two graphs in
-///   each replay. The first two steps of a DistributedDataParallel are not recorded, and do not count as warm-up.
+///   each replay. The first two steps of a DistributedDataParallel are not recorded, and the first is no warm-up.
 /// A step that waits, reads, replaces a tensor for the next call, or does what graphs cannot hold
 /// ends in an error when it is recorded.
 ///
