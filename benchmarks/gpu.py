@@ -142,8 +142,13 @@ def attempt(run):
     except subprocess.TimeoutExpired as error:
         return dict(error=f"nothing within {error.timeout:.0f} s")
     except subprocess.CalledProcessError as error:
-        said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
-        return dict(error=said[-1][:200] if said else f"ended with status {error.returncode}")
+        return dict(error=last_line(error.stderr) or f"ended with status {error.returncode}")
+    except (SystemExit, OSError) as error:  # of a server that did not start, or went away
+        return dict(error=last_line(str(error)) or "no server")
+
+
+def last_line(text):
+    return next((line.strip()[:200] for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def run(options, *command):
@@ -374,7 +379,9 @@ def main():
                 write_page(rows, measured, peak, options)
         for name in options.parts:
             if not measured.count(name, "mezzo") and time.monotonic() < options.until:
-                measured.add(name, "mezzo", attempt(lambda: dict(said=table_of(name, options))))
+                found = attempt(lambda: dict(said=table_of(name, options)))
+                if "error" not in found or time.monotonic() < options.until:
+                    measured.add(name, "mezzo", found)
     write_page(rows, measured, peak, options, show=True)
     failed = [f"{line['row']}, {line['program']}: {line['error']}" for line in measured.all if "error" in line]
     if failed:
