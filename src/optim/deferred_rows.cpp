@@ -74,6 +74,11 @@ void DeferredRows::update(kernels::ParameterUpdates updates,
     kernels::adam(updates, settings, factors);
     return;
   }
+  if (settings.amsgrad) {  // a loaded state has turned it on
+    catch_up();
+    kernels::adam(updates, settings, factors);
+    return;
+  }
   const ParameterUpdate whole = *of_table;
   const auto rows = at::tensor(read_);
   ParameterUpdate& part = *of_table;

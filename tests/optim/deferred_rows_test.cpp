@@ -120,6 +120,28 @@ TEST(DeferredRowsTest, AreBitIdenticalToUpdatesOfTheWholeTable) {
   }
 }
 
+TEST(DeferredRowsTest, UpdateTheWholeTableOnceALoadedStateTurnsAmsgradOn) {
+  Training deferred(nullptr, 0.01, true), whole(nullptr, 0.01, false);
+  {
+    const at::NoGradGuard no_grad;
+    whole.model.table.copy_(deferred.model.table);
+    whole.model.layer.copy_(deferred.model.layer);
+  }
+  const auto step = [&](int64_t row) {
+    for (auto* training : {&deferred, &whole}) training->step({at::tensor({row, row + 1})}, 0.1, 1);
+  };
+  step(1);
+  step(5);
+  for (auto* training : {&deferred, &whole}) {
+    auto state = training->optimizer.torch_state_dict();
+    state.param_groups[0].options["amsgrad"] = true;
+    state.state.clear();  // which has no max_exp_avg_sq
+    training->optimizer.load_torch_state_dict(state);
+  }
+  for (const int64_t row : {1, 9, 5}) step(row);
+  expect_equal(deferred, whole);
+}
+
 TEST(DeferredRowsTest, WaitUntilTheyAreRead) {
   at::manual_seed(1);
   Training training(nullptr, 0.01, true);

@@ -59,6 +59,8 @@ class AdamW : public detail::OptimizerOf<AdamWOptions, torch::optim::AdamWOption
   /// @throws c10::ValueError  for another tensor, a second table, `amsgrad`, `maximize` or stochastic rounding
   void defer_rows(const at::Tensor& table);
   /// Brings rows of the table up to date. Call it before each forward, with the token ids that the forward looks up.
+  /// Call `zero_grad` before it or after `step`, never between this call and `step`. If one backward
+  /// follows several forwards, give the ids of all before the first.
   /// @param ids  integers of any shape, on the CPU
   /// @throws c10::ValueError  without `defer_rows`
   /// @throws c10::IndexError  for an id that is no row of the table
