@@ -266,6 +266,33 @@ TEST_F(GraphedRanksTest, BackwardWithoutDataParallelIsAnErrorWhereTheHostReduces
   }
 }
 
+TEST_F(GraphedRanksTest, ARecordingThatFailedBeforeBackwardIsForgotten) {
+  std::array<std::shared_ptr<NormedNetImpl>, 2> nets{std::make_shared<NormedNetImpl>(),
+                                                     std::make_shared<NormedNetImpl>()};
+  const auto errors = DeviceRanks{.by_host = true}.run([&](ProcessGroup& group, c10::Device mine) {
+    const auto& net = nets[static_cast<size_t>(group.rank())];
+    simulated::move_to(*net, mine);
+    DistributedDataParallel<NormedNetImpl> model(net, group);
+    bool fails = false;
+    const auto compute = [&](const Tensors& inputs) {
+      const auto loss = model.forward(inputs[0]).sum();
+      TORCH_CHECK(!fails, "no more data");
+      model.backward(loss);
+      net->zero_grad();
+      return Tensors{loss.detach()};
+    };
+    GraphedStep step(mine, compute, GraphedStepOptions().warmup_steps(1));
+    step({at::ones({2, 6})});
+    step({at::ones({2, 6})});
+    fails = true;
+    EXPECT_THAT([&] { step({at::ones({2, 6})}); }, testing::ThrowsMessage<c10::Error>(HasSubstr("no more data")));
+    fails = false;
+    compute({at::ones({2, 6}).to(mine)});
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST_F(GraphedRanksTest, AReplayThatWaitsForALostRankNamesIt) {
   for (const bool by_host : {false, true}) {
     for (const bool fails : {false, true}) {
