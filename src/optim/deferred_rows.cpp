@@ -99,6 +99,7 @@ void DeferredRows::update(kernels::ParameterUpdates updates,
   for (auto& [to, from] : written) {
     to.index_copy_(0, rows, *from);
   }
+  is_updated_ = true;
   moments_ = whole.slots;
   const double lr = (factors.lr.defined() ? factors.lr.item<double>() : 1) * whole.lr;
   steps_.push_back(
@@ -110,11 +111,14 @@ void DeferredRows::update(kernels::ParameterUpdates updates,
 
 void DeferredRows::zero_gradient() {
   at::Tensor& gradient = table_.mutable_grad();
-  if (gradient.defined()) {
+  if (!gradient.defined()) {
+    gradient = at::zeros_like(table_.detach());
+  } else if (is_updated_) {
     gradient.detach_().index_fill_(0, at::tensor(read_), 0);
   } else {
-    gradient = at::zeros_like(table_.detach());
+    gradient.detach_().zero_();
   }
+  is_updated_ = false;
   for (const int64_t row : read_) {
     is_read_[row] = false;
   }

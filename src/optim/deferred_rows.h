@@ -29,7 +29,8 @@ class DeferredRows {
   /// kernels::adam; of the table, only the rows that were read.
   void update(kernels::ParameterUpdates updates, const kernels::AdamSettings& settings, const GradientFactors& factors);
 
-  /// Sets the gradients of the rows that were read to 0. The gradient stays, so that backward adds to it.
+  /// Sets the gradients of the rows that were read to 0, or of all without an update since the last call: clipping
+  /// by a norm of NaN makes them NaN. The gradient stays, so that backward adds to it.
   void zero_gradient();
 
  private:
@@ -41,6 +42,7 @@ class DeferredRows {
   std::vector<size_t> done_;                   // of steps_, by row
   std::vector<int64_t> read_;                  // rows, each once
   std::vector<bool> is_read_;                  // by row
+  bool is_updated_ = false;                    // since zero_gradient()
 };
 
 }  // namespace mezzo::detail

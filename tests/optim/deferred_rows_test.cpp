@@ -173,6 +173,20 @@ TEST(DeferredRowsTest, KeepTheGradientAndZeroTheRowsThatWereRead) {
   EXPECT_FALSE(training.model.layer.grad().defined());
 }
 
+TEST(DeferredRowsTest, RecoverFromClippingByANormOfNan) {
+  Training training(nullptr, 0, true);
+  training.optimizer.read_rows(at::tensor({4}));
+  training.scaler.scale(training.model.loss(at::tensor({4})) * std::numeric_limits<double>::quiet_NaN()).backward();
+  training.scaler.unscale_(training.optimizer);
+  training.model.table.mutable_grad().mul_(std::numeric_limits<double>::quiet_NaN());  // as clip_grad_norm_ does
+  training.scaler.step(training.optimizer);
+  training.scaler.update();
+  training.optimizer.zero_grad();
+  EXPECT_FALSE(training.model.table.grad().any().item<bool>());
+  training.step({at::tensor({4})}, 0.1, 1);
+  EXPECT_EQ(training.optimizer.state_dict().at("step/table").item<float>(), 1);
+}
+
 TEST(DeferredRowsTest, RefuseWhatTheyCannotDo) {
   const Model model;
   const auto error = [&](const AdamWOptions& options, const at::Tensor& table) {
