@@ -31,6 +31,7 @@ AttentionDescription AttentionDescription::checked(const SequenceLayout& layout,
                                                    int64_t hidden) const {
   const int64_t head_size = hidden / num_heads;
   TORCH_CHECK_VALUE(window.value_or(0) >= 0, "mezzo: a window of attention cannot be ", *window);
+  TORCH_CHECK_VALUE(scale.value_or(1) > 0, "mezzo: a scale of attention must be above 0, got ", *scale);
   TORCH_CHECK_VALUE(soft_cap >= 0, "mezzo: a soft cap of scores cannot be ", soft_cap);
   TORCH_CHECK_VALUE(!relative.defined() || (!rotary.defined() && !window && !is_causal && soft_cap == 0),
                     "mezzo: attention takes relative positions, or a rotary table, a window, a causal mask and a soft "
