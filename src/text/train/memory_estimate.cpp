@@ -71,12 +71,7 @@ int64_t activation_bytes(const ModelForTask& whole,
   const double inner = static_cast<double>(whole.config().intermediate_size) *
                        (whole.config().model_type() == "modernbert" ? 2 : 1);  // with a gate's columns
   const double layer = rows * (of_row.layer + (drops ? width * (3 * hidden + inner) : 0));
-  // Attention with relative positions is composed then. It keeps four tensors of scores of all pairs of tokens, and a
-  // mask.
-  const double pairs =
-      drops && of_row.tables > 0 ? rows * static_cast<double>(batch.longest * whole.config().num_attention_heads) : 0;
-  const double work = rows * of_row.work + 16 * pairs, embeddings = rows * of_row.embeddings,
-               tables = of_row.tables + (4 * width + 1) * pairs;
+  const double work = rows * of_row.work, embeddings = rows * of_row.embeddings, tables = of_row.tables;
   // Weights with LoRA's factors merged into them are there until backward has used them.
   const double merged = config.lora > 0 && !drops ? kFloatBytes * static_cast<double>(layers_parameters(whole)) : 0;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
