@@ -200,10 +200,10 @@ TEST_F(CountsTest, AStepOfBertBaseMovesNoMoreThanItDid) {
     flop += launch.traffic.flop;
   }
   EXPECT_LE(launches[LaunchCount::Kind::kMezzo], 169);
-  EXPECT_LE(launches[LaunchCount::Kind::kAten], 226);
+  EXPECT_LE(launches[LaunchCount::Kind::kAten], 205);
   EXPECT_LE(launches[LaunchCount::Kind::kCopy], 4);
-  EXPECT_LE(bytes, 5'658'605'868);
-  EXPECT_EQ(flop, 300'443'074'560) << "of matrix products";
+  EXPECT_LE(bytes, 5'664'963'372);
+  EXPECT_EQ(flop, 304'746'430'464) << "of matrix products";
   synchronize();
 }
 
