@@ -24,11 +24,12 @@ def int8_weight(weight):
 
 
 def round_layers(model, length, attends_to_all):
-    """Of the encoder's layers; rows of anything but `length` tokens, as those of DeBERTa's positions, stay as they are, and so does the
-    last layer's attention, unless it is of all tokens."""
+    """Of the encoder's layers; rows of anything but `length` tokens, as those of DeBERTa's positions, stay as they are. So do
+    query, key and value of the last layer, unless its attention is of all tokens."""
     last = f"layer.{model.config.num_hidden_layers - 1}.attention."
+    output = ("output.dense", "out_lin")
     for name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.Linear) and ".layer" in name and (attends_to_all or last not in name):
+        if isinstance(layer, torch.nn.Linear) and ".layer" in name and (attends_to_all or last not in name or name.endswith(output)):
             def forward(x, layer=layer, weight=int8_weight(layer.weight.detach())):
                 is_text = x.shape[-2] == length
                 return torch.nn.functional.linear(int8_rows(x) if is_text else x, weight if is_text else layer.weight, layer.bias)
