@@ -72,8 +72,8 @@ def main():
         rows.append([f"{program}, {precision}", *(f"{mean:.3f}" for mean in means), mean_and_spread(runs, "loss"), mean_and_spread(runs, "accuracy"),
                      ", ".join(f"{run['accuracy']:.3f}" for run in runs)])
     about = (f"all-MiniLM-L6-v2, {options.texts} texts of {topics} topics, `{support.shlex.join(map(str, RECIPE))}`, measured on {dev} dev texts after the last step. Mean ± standard"
-             f" deviation over {options.seeds} seeds. A seed draws the new head, the order of the texts and dropout, in each program by its"
-             " own generator.")
+             f" deviation over {options.seeds} seeds. A seed draws the new head, the order of the texts and dropout. The two programs draw"
+             " different numbers.")
     support.page(options, "curves", "Pretrained MiniLM, mezzo and transformers", about, support.table(
         ["program", "loss of the first 8 steps", "of 8 in the middle", "of the last 8", "dev loss", "dev accuracy", "by seed"], rows))
 
