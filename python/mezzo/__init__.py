@@ -1,0 +1,18 @@
+"""Mixed-precision training, and text classifiers: what the program mezzo has, for Python."""
+
+import importlib
+
+# Where each public name is. torch is imported when the first of them is used, and not before.
+_MODULES = {}  # name: module
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"mezzo.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *_MODULES])

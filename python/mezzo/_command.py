@@ -1,0 +1,14 @@
+"""The command `mezzo`: replaces this process by the program."""
+
+import os
+import sys
+
+from mezzo import _library
+
+
+def main():
+    try:
+        program = _library.program()
+    except ImportError as error:
+        sys.exit(f"mezzo: {error}")
+    os.execv(program, [program, *sys.argv[1:]])
