@@ -5,7 +5,7 @@
 # benchmarks/run.sh training roofline
 set -euo pipefail
 cd "$(dirname "$0")/.."
-all=(micro autocast_overhead tokenizer startup serve training model_families int8 roofline flat curves threads scaling slow_link saving restarts gpu)
+all=(micro autocast_overhead tokenizer startup serve training optimize model_families int8 roofline flat curves threads scaling slow_link saving restarts gpu)
 flags=() names=()
 for argument in "$@"; do
   case $argument in

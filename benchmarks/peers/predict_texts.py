@@ -72,7 +72,7 @@ def predict(model, texts, tokenizer, options, limit):
 def main():
     options = parse()
     texts, labels = recipe.load_rows(options.data, options.limit)
-    model = recipe.compile_where_asked(recipe.load_model(options, max(labels) + 1), options).eval()
+    model = recipe.made_faster(recipe.load_model(options, max(labels) + 1), options).eval()
     tokenizer = recipe.load_tokenizer(options)
     if not options.cold:
         predict(model, texts, tokenizer, options, limit=1)

@@ -29,6 +29,7 @@ def add_flags(parser):
 def add_recipe_flags(parser):
     parser.add_argument("--recipe", choices=["p1", "p2"], required=True)
     parser.add_argument("--compile", action="store_true", help="torch.compile the model, for any shape")
+    parser.add_argument("--optimize", action="store_true", help="mezzo.optimize the model")
     parser.add_argument("--budget", type=float, default=float("inf"), help="start no more measured steps after these seconds")
 
 
@@ -66,10 +67,14 @@ def load_model(options, labels, dropout=None):
     return model.to(options.device)
 
 
-def compile_where_asked(model, options):
+def made_faster(model, options):
     if options.compile:
         torch._dynamo.config.cache_size_limit = 64
         model.compile(dynamic=True)
+    if options.optimize:
+        import mezzo
+
+        mezzo.optimize(model)
     return model
 
 

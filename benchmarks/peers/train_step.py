@@ -115,7 +115,7 @@ def main():
     texts, labels = recipe.load_rows(options.train, options.limit)
     if len(texts) < options.batch_size:
         raise SystemExit(f"train_step: {len(texts)} texts do not make a batch of {options.batch_size}")
-    model = recipe.compile_where_asked(recipe.load_model(options, max(labels) + 1, options.dropout), options).train()
+    model = recipe.made_faster(recipe.load_model(options, max(labels) + 1, options.dropout), options).train()
     step = Step(model, options)
     tokenizer, mean_rows = recipe.load_tokenizer(options), options.batch_size * options.max_length
     if options.recipe == "p1":

@@ -77,7 +77,7 @@ struct Weight {
                                !(at::GradMode::is_enabled() && is_packed_weight(params.half_copy));
     if (may_be_int8 && params.half_copy.defined() && is_int8_weight(params.half_copy) && !at::GradMode::is_enabled()) {
       value = params.half_copy;
-    } else if (has_half_copy && leaf.scalar_type() == at::kFloat) {
+    } else if (has_half_copy && (leaf.scalar_type() == at::kFloat || is_packed_weight(params.half_copy))) {
       value = params.half_copy;
     } else if (leaf.scalar_type() == dtype) {
       value = leaf.detach();

@@ -17,7 +17,10 @@ constexpr int64_t kMaxLayers = 1024;  // some ten times those of the deepest enc
 
 }  // namespace
 
-ConfigFields::ConfigFields(const std::filesystem::path& file) : file_(file), object_(read_json_object(file)) {}
+ConfigFields::ConfigFields(const std::filesystem::path& file) : file_(file.string()), object_(read_json_object(file)) {}
+
+ConfigFields::ConfigFields(std::string_view text, std::string name)
+    : file_(std::move(name)), object_(parse_json(text, file_ + ": ")) {}
 
 void ConfigFields::read(const char* name, int64_t& value, int64_t minimum, int64_t maximum) const {
   if (const auto* field = json(name)) {
@@ -59,7 +62,7 @@ void ConfigFields::expect(const char* name, const nlohmann::json& value) const {
 }
 
 void ConfigFields::check_known(std::string_view model_type) const {
-  check_known_fields(object_, file_.string(), known_config_fields(), model_type);
+  check_known_fields(object_, file_, known_config_fields(), model_type);
 }
 
 void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) const {
@@ -97,7 +100,7 @@ std::string ConfigFields::first_architecture() const {
              : "";
 }
 
-std::string ConfigFields::at(const char* name) const { return fmt::format("{}: {} ", file_.string(), name); }
+std::string ConfigFields::at(const char* name) const { return fmt::format("{}: {} ", file_, name); }
 
 const nlohmann::json* ConfigFields::json(const char* name) const {
   const auto field = object_.find(name);

@@ -24,6 +24,8 @@ class ConfigFields {
  public:
   /// @throws c10::ValueError  for a file that is missing or no JSON object.
   explicit ConfigFields(const std::filesystem::path& file);
+  /// @param name  of `text`, for messages
+  ConfigFields(std::string_view text, std::string name);
 
   static constexpr int64_t kMaxSize = int64_t{1} << 24;  // of a dimension; keeps products of two far from overflow
   // A few digits must not take gigabytes, of labels or of tables of positions.
@@ -45,6 +47,7 @@ class ConfigFields {
   /// The first of architectures; empty where there is none.
   std::string first_architecture() const;
 
+  const std::string& file() const { return file_; }
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
   /// A field as it is; nullptr where it is missing or null.
@@ -56,7 +59,7 @@ class ConfigFields {
  private:
   std::vector<std::string> read_label_names() const;
 
-  std::filesystem::path file_;
+  std::string file_;
   nlohmann::json object_;
 };
 

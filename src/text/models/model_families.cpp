@@ -29,14 +29,17 @@ const ModelFamily& family_of(std::string_view model_type) {
 }  // namespace
 
 std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path& config_json) {
+  return read_config(ConfigFields(config_json));
+}
+
+std::unique_ptr<ModelConfig> read_config(const ConfigFields& fields) {
   std::string model_type = "bert";
   std::vector<std::string_view> known;
   for (const ModelFamily& family : families()) {
     known.push_back(family.model_type);
   }
-  const ConfigFields fields(config_json);
   // Google's configs of BERT name no type.
-  TORCH_CHECK_VALUE(fields.json("model_type") != nullptr || fields.json("hidden_size") != nullptr, config_json.string(),
+  TORCH_CHECK_VALUE(fields.json("model_type") != nullptr || fields.json("hidden_size") != nullptr, fields.file(),
                     ": has no model_type. Add the model's, one of ", fmt::format("{}", fmt::join(known, ", ")), ".");
   fields.read_one_of("model_type", model_type, known);
   fields.check_known(model_type);

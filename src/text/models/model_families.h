@@ -18,6 +18,9 @@ struct ModelFamily {
   std::shared_ptr<ModelForTask> (*make_model)(const ModelConfig& config, const Head& head);
 };
 
+/// As ModelConfig::from_file().
+std::unique_ptr<ModelConfig> read_config(const ConfigFields& fields);
+
 ModelFamily bert_family();
 ModelFamily camembert_family();
 ModelFamily deberta_v2_family();

@@ -135,6 +135,10 @@ void ModelForTask::pack_weights(at::ScalarType dtype) {
   }
 }
 
+void ModelForTask::unpack_weights() {
+  for (const auto& [name, dense] : layers_weights()) dense->set_half_copy({});
+}
+
 void ModelForTask::quantize() {
   TORCH_CHECK_VALUE(encoder::has_int8_products(parameters().front().device()),
                     "int8 needs a CPU with AVX2 or AVX-512, and this device has neither");

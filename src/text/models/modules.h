@@ -6,6 +6,7 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include <functional>
@@ -24,8 +25,27 @@
 
 namespace mezzo::text {
 
+/// A module that holds its parameters in members, too, for speed.
+class Parametrized : public torch::nn::Module {
+ public:
+  /// Puts a tensor in the place of a parameter: the same tensor, not a copy, so its gradient and its hooks are used.
+  /// @throws c10::ValueError  for another shape than the parameter has
+  virtual void adopt(const std::string& name, const at::Tensor& tensor) {
+    at::Tensor& parameter = parameters_[name];
+    TORCH_CHECK_VALUE(tensor.sizes() == parameter.sizes(), name, " is ", tensor.sizes(), ", expected ",
+                      parameter.sizes());
+    for (at::Tensor* member : members()) {
+      if (member->is_same(parameter)) *member = tensor;
+    }
+    parameter = tensor;
+  }
+
+ protected:
+  virtual std::vector<at::Tensor*> members() = 0;
+};
+
 /// y = x weight^T + bias; with add_lora(), the weight has scale · lora_B lora_A added to it.
-class Dense : public torch::nn::Module {
+class Dense : public Parametrized {
  public:
   Dense(int64_t in, int64_t out, bool has_bias = true)
       : weight(register_parameter("weight", at::empty({out, in}))),
@@ -52,10 +72,15 @@ class Dense : public torch::nn::Module {
   }
 
   /// Keeps a copy of the weight in another dtype, which an optimizer may refresh when it updates the weight, or its
-  /// packed_weight() or int8_weight(), from now on.
+  /// packed_weight() or int8_weight(), from now on; none if undefined.
   void set_half_copy(at::Tensor half_copy) {
     half_copy_ = std::move(half_copy);
-    lead_ = lead();
+    lead_ = half_copy_.defined() ? lead() : 0;
+  }
+
+  void adopt(const std::string& name, const at::Tensor& tensor) override {
+    Parametrized::adopt(name, tensor);
+    set_half_copy({});
   }
 
   /// @param random  keys the dropout of LoRA's input
@@ -82,6 +107,9 @@ class Dense : public torch::nn::Module {
   at::Tensor weight, bias, lora_a, lora_b;
   double lora_dropout = 0;
   std::function<void()> release_weight;  ///< of a file: gives back the memory that reading it took
+
+ protected:
+  std::vector<at::Tensor*> members() override { return {&weight, &bias, &lora_a, &lora_b}; }
 
  private:
   /// By how many changes the weight is ahead. What updates both in step leaves it as it is.
@@ -110,13 +138,16 @@ class SharesInput {
   virtual std::vector<at::Tensor> weights_of_one_input() const = 0;
 };
 
-class Embedding : public torch::nn::Module {
+class Embedding : public Parametrized {
  public:
   Embedding(int64_t rows, int64_t columns) : weight(register_parameter("weight", at::empty({rows, columns}))) {}
   at::Tensor weight;
+
+ protected:
+  std::vector<at::Tensor*> members() override { return {&weight}; }
 };
 
-class LayerNorm : public torch::nn::Module {
+class LayerNorm : public Parametrized {
  public:
   LayerNorm(int64_t size, double eps, bool has_bias = true)
       : weight_(register_parameter("weight", at::empty({size}))),
@@ -124,6 +155,9 @@ class LayerNorm : public torch::nn::Module {
         eps_(eps) {}
   at::Tensor forward(const at::Tensor& x) const { return at::layer_norm(x, {x.size(-1)}, weight_, bias_, eps_); }
   encoder::LayerNormParams params() const { return {weight_, bias_, eps_}; }
+
+ protected:
+  std::vector<at::Tensor*> members() override { return {&weight_, &bias_}; }
 
  private:
   at::Tensor weight_, bias_;

@@ -104,6 +104,8 @@ class ModelForTask : public torch::nn::Module {
   /// LoRA's weights are left out.
   /// @param dtype  what is computed in: kFloat, kHalf or kBFloat16
   void pack_weights(at::ScalarType dtype);
+  /// Drops all copies that pack_weights() made.
+  void unpack_weights();
 
   /// Makes the encoder layers' linear layers int8 for prediction: weights with a scale a row, and for each product
   /// their input with a scale a token; sums are exact. What lies between is as precise as before, and so are
