@@ -1,16 +1,14 @@
 #include "mezzo/amp/cast_log.h"
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
 
-#include "amp/random_state_guard.h"
+#include "amp/dry_run.h"
 #include "amp/text_table.h"
 #include "kernels/dtypes.h"
-#include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/module_scope.h"
 
 namespace mezzo {
@@ -106,9 +104,7 @@ void CastLog::dry_run(c10::Device device,
                       c10::ScalarType dtype,
                       const std::function<void()>& function,
                       const std::optional<OpPolicy>& policy) {
-  const c10::NoGradGuard no_grad;
-  const RandomStateGuard random_state(device.type());
-  const AutocastGuard autocast(device, dtype, AutocastOptions().policy(policy).log(this));
+  const DryRun dry_run(*this, device, dtype, policy);
   function();
 }
 

@@ -25,7 +25,8 @@ constexpr int64_t kSkipsToWarnOf = 50;
 
 /// nullptr for an optimizer whose steps the scaler decides on.
 detail::AmpScalingOptimizer* amp_scaling(torch::optim::Optimizer& optimizer) {
-  return dynamic_cast<detail::AmpScalingOptimizer*>(&optimizer);
+  auto* const amp = dynamic_cast<detail::AmpScalingOptimizer*>(&optimizer);
+  return amp != nullptr && amp->steps_on_device() ? amp : nullptr;
 }
 
 void check_gradient(const torch::optim::Optimizer& optimizer,

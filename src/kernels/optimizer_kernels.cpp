@@ -1,6 +1,10 @@
 #include "kernels/optimizer_kernels.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -101,12 +105,14 @@ void update_with(UpdateKernel<Settings>* DeviceKernels::* kernel,
 size_t num_slots(const AdamSettings& settings) { return settings.amsgrad ? 3 : 2; }
 size_t num_slots(const SgdSettings& settings) { return settings.momentum == 0 ? 0 : 1; }
 size_t num_slots(const LambSettings&) { return 2; }
+size_t num_slots(const MuonSettings&) { return 1; }
 size_t num_slots(const RmspropSettings& settings) {
   return 1 + (settings.momentum == 0 ? 0 : 1) + (settings.centered ? 1 : 0);
 }
 bool counts_steps(const AdamSettings&) { return true; }
 bool counts_steps(const SgdSettings& settings) { return settings.momentum != 0 && settings.dampening != 0; }
 bool counts_steps(const LambSettings&) { return true; }
+bool counts_steps(const MuonSettings&) { return false; }
 bool counts_steps(const RmspropSettings&) { return false; }
 
 /// @param slots  the first of all parameters, then the second of all, ...
@@ -200,7 +206,53 @@ struct UpdateLists {
   std::optional<int64_t> rounding_seed;
 };
 
-/// The operator of an optimizer whose own settings are `Own...`.
+/// The updates that a kernel for dense gradients takes.
+template <class Settings>
+const ParameterUpdates& with_dense_gradients(const ParameterUpdates& updates,
+                                             const Settings& /*settings*/,
+                                             const GradientFactors& /*factors*/) {
+  return updates;
+}
+
+/// `param` -= lr * gradient, for the rows that the gradient has.
+void add_sparse(const ParameterUpdate& update, bool maximize, const GradientFactors& factors) {
+  const at::Tensor& gradient = update.gradient;
+  const double lr = maximize ? update.lr : -update.lr;
+  const auto given = gradient._values();
+  auto values = given;
+  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.lr}) {
+    values = factor.defined() ? values * factor.to(values.scalar_type()) : values;
+  }
+  if (factors.found_inf.defined()) {
+    values = at::where(factors.found_inf != 0, at::zeros_like(values), values);
+  }
+  // Without a check: the indices are the gradient's.
+  const bool is_plain = values.is_same(given);
+  update.param.add_(is_plain ? gradient : at::_sparse_coo_tensor_unsafe(gradient._indices(), values, gradient.sizes()),
+                    lr);
+}
+
+/// Makes those with sparse gradients that touch their rows alone. The gradients of other updates become dense.
+ParameterUpdates with_dense_gradients(const ParameterUpdates& updates,
+                                      const SgdSettings& settings,
+                                      const GradientFactors& factors) {
+  ParameterUpdates dense;
+  for (const ParameterUpdate& update : updates) {
+    const auto dtype = update.param.scalar_type();
+    const bool is_plain = update.gradient.is_sparse() && settings.momentum == 0 && update.weight_decay == 0 &&
+                          (dtype == at::kFloat || dtype == at::kDouble) && update.gradient.scalar_type() == dtype &&
+                          !update.half_copy.defined();
+    if (is_plain) {
+      add_sparse(update, settings.maximize, factors);
+    } else {
+      dense.push_back(update);
+      dense.back().gradient = update.gradient.is_sparse() ? update.gradient.to_dense() : update.gradient;
+    }
+  }
+  return dense;
+}
+
+/// The operator of an optimizer whose own settings are `Own...`. Without kernels of devices, the specification.
 template <class Settings, UpdateKernel<Settings>* DeviceKernels::* kKernel, class... Own>
 struct UpdateOperator {
   template <bool kByDevice>
@@ -222,14 +274,24 @@ struct UpdateOperator {
     const auto updates = updates_of(params, gradients, half_copies, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto tensor = [](const OptionalTensor& factor) { return factor.value_or(at::Tensor()); };
-    update_with<kByDevice>(kKernel, updates, settings,
-                           {tensor(inv_scale), tensor(clip), tensor(found_inf), tensor(lr)});
+    const GradientFactors factors{tensor(inv_scale), tensor(clip), tensor(found_inf), tensor(lr)};
+    if constexpr (kKernel == nullptr) {
+      for (const ParameterUpdate& update : updates) {
+        TORCH_CHECK_VALUE(update.param.dim() == 2, "mezzo: Muon updates matrices alone, got a parameter of sizes ",
+                          update.param.sizes(), "; give it to AdamW");
+      }
+      reference::muon(updates, settings, factors);
+    } else {
+      update_with<kByDevice>(kKernel, with_dense_gradients(updates, settings, factors), settings, factors);
+    }
   }
 
   /// @param own  the schema of `Own`
   UpdateOperator(const std::string& name, const std::string& own)
       : op(name + "(" MEZZO_UPDATE_LISTS ", " MEZZO_FACTORS ", " + own + ") -> ()",
            kernels_of_devices<&run<true>>(),
+           kernel<&run<true>>(c10::DispatchKey::SparseCPU),
+           kernel<&run<true>>(c10::DispatchKey::SparseCUDA),
            kernel<&run<false>>(c10::DispatchKey::CompositeExplicitAutograd),
            meta_in_place(),
            no_autograd()) {}
@@ -252,6 +314,9 @@ const UpdateOperator<RmspropSettings, &DeviceKernels::rmsprop, double, double, d
     "rmsprop_", "float alpha, float eps, float momentum, bool centered, bool maximize");
 const UpdateOperator<LambSettings, &DeviceKernels::lamb, double, double, double, bool> lamb_op(
     "lamb_", "float beta1, float beta2, float eps, bool maximize");
+const UpdateOperator<MuonSettings, nullptr, double, bool, double, double, double, double, int64_t, bool> muon_op(
+    "muon_",
+    "float momentum, bool nesterov, float a, float b, float c, float eps, int ns_steps, bool matches_rms_adamw");
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -307,11 +372,9 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
 }
 
 void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors) {
-  for (const ParameterUpdate& update : updates) {
-    TORCH_CHECK_VALUE(update.param.dim() == 2, "mezzo: Muon updates matrices alone, got a parameter of sizes ",
-                      update.param.sizes(), "; give it to AdamW");
-  }
-  reference::muon(updates, settings, factors);
+  const auto [a, b, c] = settings.ns_coefficients;
+  muon_op(updates, factors, settings.momentum, settings.nesterov, a, b, c, settings.eps, settings.ns_steps,
+          settings.matches_rms_adamw);
 }
 
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,

@@ -39,7 +39,8 @@ bool flushes_denormals(const RmspropSettings& settings);
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 
 /// Slots: momentum_buffer, unless momentum is 0. Needs a step count to round stochastically, and
-/// with momentum and dampening: the first step, whose gradient is not dampened, has the count 0.
+/// with momentum and dampening: the first step, whose gradient is not dampened, has the count 0. Takes sparse
+/// gradients (COO): without momentum and weight decay, only their rows of float32 and float64 parameters change.
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 
 /// Slots: square_avg, then momentum_buffer unless momentum is 0, then grad_avg if centered. Counts

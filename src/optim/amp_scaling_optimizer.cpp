@@ -38,7 +38,11 @@ size_t num_parameters(const torch::optim::Optimizer& optimizer) {
   return count;
 }
 
-std::string name_of(const torch::optim::Optimizer& optimizer) { return c10::demangle(typeid(optimizer).name()); }
+std::string name_of(const torch::optim::Optimizer& optimizer) {
+  const auto* amp = dynamic_cast<const AmpScalingOptimizer*>(&optimizer);
+  const auto name = amp != nullptr ? amp->class_name() : std::string();
+  return name.empty() ? c10::demangle(typeid(optimizer).name()) : name;
+}
 
 std::string parameter_name(const torch::optim::Optimizer& optimizer, size_t index) {
   size_t number = index, group = 0;

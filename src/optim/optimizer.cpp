@@ -16,7 +16,6 @@
 #include "kernels/parameter_update.h"
 #include "memory/recording_scope.h"
 #include "optim/check_number.h"
-#include "scaling/gradient_pass.h"
 
 namespace mezzo {
 namespace detail {
@@ -55,7 +54,8 @@ ParamGroups::ParamGroups(const torch::nn::Module& module) {
 
 Optimizer::Optimizer(std::unique_ptr<torch::optim::OptimizerOptions> defaults, const StepOptions& options)
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), std::move(defaults)),
-      options_(options) {}
+      options_(options),
+      measurement_(options.max_grad_norm) {}
 
 template <class Add>
 void Optimizer::add_or_undo(const Add& add) {
@@ -265,82 +265,17 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  checked_.reset();
-  apply(measure(/*scale=*/{}, /*found_inf=*/{}, options_.max_grad_norm > 0));
+  apply(measurement_.before_step(*this));
   return loss;
 }
 
 std::optional<at::Tensor> Optimizer::check_gradients(const std::optional<at::Tensor>& scale) {
-  const at::NoGradGuard no_grad;
-  checked_.reset();
-  const bool measures = options_.max_grad_norm > 0;
-  const auto is_sparse = [](const auto& owner) {
-    return owner.tensor.grad().defined() && owner.tensor.grad().is_sparse();
-  };
-  if (!measures &&
-      (!scale || (takes_sparse_gradients() && std::ranges::any_of(detail::gradient_owners(*this), is_sparse)))) {
-    return std::nullopt;
-  }
-  auto found = measure(scale, /*found_inf=*/{}, /*measures=*/true);
-  if (!found.statistics.norm.defined()) {
-    return at::Tensor();
-  }
-  checked_ = {scale, std::move(found)};
-  return checked_->measured.statistics.found_inf;
+  return measurement_.check(*this, scale, takes_sparse_gradients());
 }
 
 at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) {
-  const at::NoGradGuard no_grad;
-  const auto checked = std::exchange(checked_, std::nullopt);
-  const bool is_of_these = checked && checked->scale.has_value() == grad_scale.has_value() &&
-                           (!grad_scale || checked->scale->is_same(*grad_scale));
-  auto found = is_of_these ? checked->measured : measure(grad_scale, found_inf, options_.max_grad_norm > 0);
-  if (is_of_these) {  // other processes may have found more
-    found.statistics.found_inf = either(found_inf, found.statistics.found_inf);
-  }
-  apply(found);
+  apply(measurement_.before_scaled_step(*this, grad_scale, found_inf));
   return {};
-}
-
-/// What is known before a step: `found_inf`, given or undefined, and if it `measures` them, the
-/// statistics of the gradients divided by `scale`; on the device of `scale`, if given, or else of
-/// the first gradient.
-Optimizer::Measured Optimizer::measure(const std::optional<at::Tensor>& scale,
-                                       const at::Tensor& found_inf,
-                                       bool measures) {
-  const at::NoGradGuard no_grad;
-  const double max_norm = options_.max_grad_norm;
-  Measured result{.statistics = {.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf},
-                  .inv_scale = {},
-                  .clip = {}};
-  auto& statistics = result.statistics;
-  if (measures) {
-    GradientPass pass;
-    size_t index = 0;
-    for (const auto& [owner, master] : detail::gradient_owners(*this)) {
-      TORCH_CHECK_VALUE(!owner.grad().defined() || owner.grad().layout() == at::kStrided, detail::name_of(*this),
-                        ": the gradient of ", detail::parameter_name(*this, index),
-                        " is sparse, and its norm cannot be measured. Set max_grad_norm to 0");
-      if (owner.grad().defined()) {
-        pass.add(owner);
-      }
-      ++index;
-    }
-    const auto found = pass.measure(scale.value_or(at::Tensor()), max_norm);
-    statistics.norm = found.norm;
-    statistics.sum_of_squares = found.sum_of_squares;
-    statistics.found_inf = either(found_inf, found.found_inf);
-    result.inv_scale = scale ? found.inv_scale : at::Tensor();
-    result.clip = max_norm > 0 ? found.clip : at::Tensor();
-  }
-  if (scale && !result.inv_scale.defined()) {
-    result.inv_scale = inverse_of(*scale);
-  }
-  if (statistics_hook_ && (measures || found_inf.defined())) {
-    statistics = statistics_hook_(statistics);
-    result.clip = statistics.norm.defined() && max_norm > 0 ? clip_factor(statistics.norm, max_norm) : at::Tensor();
-  }
-  return result;
 }
 
 /// Parameters of one device and one set of options, and what to do after their update.
@@ -420,7 +355,7 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
 }
 
 /// Updates every parameter that has a gradient, unless `found_inf` says not to.
-void Optimizer::apply(const Measured& measured) {
+void Optimizer::apply(const detail::MeasuredGradients& measured) {
   const at::NoGradGuard no_grad;
   check_lr_value(lr_tensor_);
   auto batches = collect_batches();

@@ -198,9 +198,14 @@ Stack feed_forward(Draw& draw, bool is_gated, bool norm_first) {
                kSite + 1};
 }
 
-/// Parameters of three sizes, the first empty, with moments that a step may have left.
-Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<c10::IValue>& own) {
-  const std::vector<std::vector<int64_t>> sizes = {{0}, {draw.number(1, 3000)}, {draw.number(1, 70), 33}};
+/// Parameters of three sizes, the first empty or all matrices, with moments that a step may have left.
+Stack update(
+    Draw& draw, size_t num_slots, bool counts_steps, const std::vector<c10::IValue>& own, bool are_matrices = false) {
+  const int64_t first = are_matrices ? draw.number(1, 70) : 0;
+  const std::vector<std::vector<int64_t>> sizes = {
+      are_matrices ? std::vector<int64_t>{first, 5} : std::vector<int64_t>{first},
+      are_matrices ? std::vector<int64_t>{4, draw.number(1, 70)} : std::vector<int64_t>{draw.number(1, 3000)},
+      {draw.number(1, 70), 33}};
   c10::List<std::optional<at::Tensor>> half_copies;
   Tensors steps, slots;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -320,6 +325,10 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
       {"sgd_", [](Draw& draw) { return update(draw, 1, true, {0.9, true, 0.25, true}); }},
       {"rmsprop_", [](Draw& draw) { return update(draw, 2, true, {0.9, 1e-4, 0.8, false, true}); }},
       {"lamb_", [](Draw& draw) { return update(draw, 2, true, {0.9, 0.999, 1e-6, true}); }},
+      {"muon_",
+       [](Draw& draw) {
+         return update(draw, 1, false, {0.95, true, 3.4445, -4.775, 2.0315, 1e-7, 5, false}, /*are_matrices=*/true);
+       }},
   };
   return all;
 }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "mezzo/amp/grad_scaler.h"
@@ -71,6 +73,30 @@ TEST(GradientStatisticsTest, IsAskedForOncePerStepThatHasOne) {
   EXPECT_FALSE(plain.asked[0].is_measured) << "it has the scaler's found_inf alone";
   EXPECT_TRUE(plain.asked[0].found_inf.defined());
   EXPECT_FALSE(plain.asked[0].norm.defined());
+}
+
+TEST(GradientMeasurementTest, AskingAboutGradientsLeavesNoState) {
+  const auto weight = torch::ones({4}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().momentum(0.9).max_grad_norm(1));
+  weight.mutable_grad() = torch::ones({4});
+  EXPECT_EQ(sgd.check_gradients(torch::full({}, 8.0f)).value().item<float>(), 0);
+  EXPECT_EQ(sgd.check_gradients(std::nullopt).value().item<float>(), 0);
+  EXPECT_TRUE(sgd.state_dict().empty());
+  weight.mutable_grad()[1] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sgd.check_gradients(torch::full({}, 8.0f)).value().item<float>(), 1);
+  sgd.step();
+  EXPECT_TRUE(torch::equal(weight, torch::ones({4})));
+}
+
+TEST(GradientMeasurementTest, IsOfTheStepThatItWasMadeFor) {
+  const auto weight = torch::ones({4}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.5).max_grad_norm(1));
+  weight.mutable_grad() = torch::full({4}, 1024.0f);
+  sgd.check_gradients(torch::full({}, 1024.0f));
+  weight.mutable_grad() = torch::full({4}, 4.0f);
+  sgd.step_scaled(std::nullopt, torch::zeros({}));
+  EXPECT_EQ(sgd.grad_norm().item<float>(), 8) << "not that of the scaled gradients before";
+  EXPECT_TRUE(torch::allclose(weight, torch::full({4}, 0.75)));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "mezzo/optim/detail/amp_scaling_optimizer.h"
+#include "mezzo/optim/detail/gradient_measurement.h"
 #include "mezzo/optim/detail/gradient_statistics.h"
 #include "mezzo/optim/named_parameter.h"
 #include "mezzo/optim/optimizer_options.h"
@@ -139,7 +140,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// several processes that divide one model's parameters combine their statistics by it
   /// (ZeroRedundancyOptimizer). Not called by a step that neither measures gradients nor is given
   /// a `found_inf`.
-  void register_statistics_hook(detail::GradientStatisticsHook hook) { statistics_hook_ = std::move(hook); }
+  void register_statistics_hook(detail::GradientStatisticsHook hook) { measurement_.register_hook(std::move(hook)); }
 
   /// State tensors by "slot/parameter name", e.g. "exp_avg/bert.pooler.dense.bias", sharing memory
   /// with the optimizer. A parameter without a name, or whose name another has, goes by its number.
@@ -214,16 +215,6 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   void load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive);
 
  private:
-  /// Known before a step: statistics, and the factors of gradients; undefined: no such factor.
-  struct Measured {
-    detail::GradientStatistics statistics;
-    at::Tensor inv_scale, clip;
-  };
-  /// Found by check_gradients, dividing by `scale`.
-  struct Checked {
-    std::optional<at::Tensor> scale;
-    Measured measured;
-  };
   struct About {
     std::string name;
     at::Tensor half_copy;
@@ -249,17 +240,15 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   using StateVisitor = std::function<void(size_t index, std::string_view slot, const at::Tensor& tensor)>;
   void visit_state(const StateVisitor& visit) const;
   std::vector<Batch> collect_batches();
-  Measured measure(const std::optional<at::Tensor>& scale, const at::Tensor& found_inf, bool measures);
-  void apply(const Measured& measured);
+  void apply(const detail::MeasuredGradients& measured);
 
   StepOptions options_;
   at::Tensor lr_tensor_;  // in place of that of the options, if defined
-  detail::GradientStatisticsHook statistics_hook_;
+  detail::GradientMeasurement measurement_;
   std::unordered_map<const void*, About> about_;       // by TensorImpl, as `state_`
   std::vector<double> lr_scales_;                      // of groups; 1 beyond the end
   size_t num_checked_ = 0;                             // parameters
   std::unordered_map<const void*, at::Tensor> steps_;  // step counts, where the kernels read and write them
-  std::optional<Checked> checked_;                     // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;
 };
 

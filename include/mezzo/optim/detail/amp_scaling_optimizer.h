@@ -20,6 +20,12 @@ class AmpScalingOptimizer {
  public:
   virtual ~AmpScalingOptimizer() = default;
 
+  /// false: the optimizer does none of this, and only has names. GradScaler then decides on its steps.
+  virtual bool steps_on_device() const { return true; }
+
+  /// The optimizer in messages. Empty (the default): its C++ class.
+  virtual std::string class_name() const { return {}; }
+
   /// Updates the parameters from gradients that are still scaled, or does nothing if they
   /// overflowed. Must not wait for the device.
   /// @param grad_scale  the divisor of all gradients (float32, 0-dim). The division is in float32,
