@@ -4,9 +4,7 @@
 set(MEZZO_ARROW_ROOT "" CACHE PATH "A folder with Arrow's and Parquet's headers in include/, and their libraries there or in lib/")
 set(_mezzo_arrow "${MEZZO_ARROW_ROOT}")
 if(NOT _mezzo_arrow)
-  execute_process(
-    COMMAND "${MEZZO_VENV}/bin/python" -c "from importlib.util import find_spec as f; print(f('pyarrow').submodule_search_locations[0])"
-    OUTPUT_VARIABLE _mezzo_arrow OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  _mezzo_python_package(pyarrow _mezzo_arrow "${MEZZO_VENV}/bin/python")
 endif()
 set(_mezzo_arrow_libraries)
 foreach(name IN ITEMS parquet arrow)

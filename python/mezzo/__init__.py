@@ -2,6 +2,8 @@
 
 import importlib
 
+from mezzo._version import __version__
+
 # Where each public name is. torch is imported when the first of them is used, and not before.
 _MODULES = {}  # name: module
 

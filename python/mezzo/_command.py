@@ -8,7 +8,7 @@ from mezzo import _library
 
 def main():
     try:
-        program = _library.program()
+        program, environment = _library.program()
     except ImportError as error:
         sys.exit(f"mezzo: {error}")
-    os.execv(program, [program, *sys.argv[1:]])
+    os.execve(program, [program, *sys.argv[1:]], environment)

@@ -3,38 +3,67 @@
 import functools
 import importlib.util
 import os
-import re
-from pathlib import Path
 
 
 class UnsupportedTorch(ImportError):
     """There is no torch, or this package has no build for it."""
 
 
-def torch_folder():
-    """The folder of the installed torch."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        raise UnsupportedTorch("mezzo needs torch, and this Python has none: pip install torch")
-    return Path(spec.submodule_search_locations[0])
+def package_folder(name):
+    """The folder of an installed package, which is not imported; None if there is none."""
+    spec = importlib.util.find_spec(name)
+    return spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else None
+
+
+def torch_version():
+    """The installed torch's version without the patch, such as 2.13."""
+    folder = package_folder("torch")
+    if folder is None:
+        raise UnsupportedTorch(f"mezzo needs torch, and this Python has none: pip install 'torch=={builds()[-1]}.*'")
+    with open(os.path.join(folder, "version.py")) as file:
+        version = next(line for line in file if line.startswith("__version__"))
+    return ".".join(version.split("'")[1].split(".")[:2])
+
+
+def builds():
+    """The versions of torch that this package has builds for, oldest first."""
+    found = [name.removeprefix("torch") for folder in _folders() for name in os.listdir(folder) if name.startswith("torch")]
+    if not found:
+        raise UnsupportedTorch("this package of mezzo has no libraries; install it again")
+    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
 
 
 @functools.cache
 def folder():
     """The folder of the libraries and the program for the installed torch."""
-    package = Path(__file__).parent
-    version = re.search(r"__version__ = '(\d+\.\d+)", (torch_folder() / "version.py").read_text())[1]
-    found = package / f"torch{version}"
-    if not (found / "mezzo").exists():
-        builds = sorted(path.name.removeprefix("torch") for path in package.glob("torch*.*"))
-        raise UnsupportedTorch(f"mezzo has builds for torch {' and '.join(builds) or 'none'}, and torch {version} is installed: "
-                               f"pip install 'torch=={builds[-1] if builds else version}.*'")
-    return found
+    version = torch_version()
+    for package in _folders():
+        found = os.path.join(package, f"torch{version}")
+        if os.path.isdir(found):
+            return found
+    raise UnsupportedTorch(f"mezzo has builds for torch {' and '.join(builds())}, and torch {version} is installed: "
+                           f"pip install 'torch=={builds()[-1]}.*'")
+
+
+def _folders():
+    import mezzo
+
+    return mezzo.__path__  # two of an editable installation
 
 
 def program():
-    """The path of the program."""
-    return os.fspath(folder() / "mezzo")
+    """The path of the program, and its environment.
+
+    The program looks for libraries beside the package. Those of a user site or an editable installation may lie elsewhere.
+    """
+    found = folder()
+    beside = os.path.dirname(os.path.dirname(found))
+    torch, pyarrow = package_folder("torch"), package_folder("pyarrow")
+    elsewhere = [path for path, package in ((os.path.join(torch, "lib"), torch), (pyarrow, pyarrow))
+                 if package and os.path.dirname(package) != beside]
+    given = os.environ.get("LD_LIBRARY_PATH")
+    paths = {"LD_LIBRARY_PATH": ":".join([*elsewhere, *([given] if given else [])])} if elsewhere else {}
+    return os.path.join(found, "mezzo"), os.environ | paths
 
 
 @functools.cache
@@ -42,5 +71,5 @@ def load():
     """Loads the library into torch once. Returns torch.ops.mezzo."""
     import torch
 
-    torch.ops.load_library(folder() / "libmezzo_python.so")
+    torch.ops.load_library(os.path.join(folder(), "libmezzo_python.so"))
     return torch.ops.mezzo

@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -48,6 +49,18 @@ fs::path find_module() {
   return {};
 }
 
+/// What to do about a module that the loader refuses. Arrow's libraries bear pyarrow's version: libarrow.so.2600 is of
+/// pyarrow 26.
+std::string advice(const std::string& error) {
+  constexpr std::string_view kVersion = ".so.";
+  const size_t at =
+      error.starts_with("libarrow") || error.starts_with("libparquet") ? error.find(kVersion) : error.npos;
+  if (at == error.npos) return "Build mezzo again.";
+  const std::string major = std::to_string(std::atoi(error.c_str() + at + kVersion.size()) / 100);
+  return "It needs the Python package pyarrow " + major + ": pip install 'pyarrow==" + major +
+         ".*', or build mezzo again.";
+}
+
 /// Stays loaded.
 decltype(&MEZZO_READ_PARQUET) load_module(const std::string& file) {
   const fs::path path = find_module();
@@ -56,8 +69,11 @@ decltype(&MEZZO_READ_PARQUET) load_module(const std::string& file) {
                     "again, or save the file as .jsonl.");
   void* module = ::dlopen(path.c_str(), kLoading);
   void* function = module == nullptr ? nullptr : ::dlsym(module, C10_STRINGIZE(MEZZO_READ_PARQUET));
-  TORCH_CHECK_VALUE(function != nullptr, file,
-                    ": Parquet cannot be read by the module beside this mezzo: ", ::dlerror(), ". Build mezzo again.");
+  if (function == nullptr) {
+    const std::string error = ::dlerror();
+    TORCH_CHECK_VALUE(false, file, ": Parquet cannot be read by the module beside this mezzo: ", error, ". ",
+                      advice(error));
+  }
   return reinterpret_cast<decltype(&MEZZO_READ_PARQUET)>(function);
 }
 

@@ -331,9 +331,10 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
   if (is_cached && (is_pinned || is_offline())) return snapshot;
   TORCH_CHECK_VALUE(!is_offline(), name, ": there is no such folder, and no such model is complete in ",
                     hub_cache().string(), ". HF_HUB_OFFLINE forbids the download.", did_you_mean_file(name));
-  Download download(*id, options);
+  std::optional<Download> download;
   try {
-    download.look_up();
+    download.emplace(*id, options);
+    download->look_up();
   } catch (const HubUnreachable& error) {
     TORCH_CHECK_VALUE(is_cached, name, ": there is no such folder, and ", error.what(), ".", did_you_mean_file(name));
     if (variable({"RANK"}, "0") == "0") {
@@ -342,11 +343,11 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
     return snapshot;
   }
   try {
-    download.fetch();
+    download->fetch();
   } catch (const HubUnreachable& error) {
     TORCH_CHECK(false, name, ": the download broke off: ", error.what(), ". The same command resumes it");
   }
-  return download.snapshot();
+  return download->snapshot();
 }
 
 std::string hub_name(const fs::path& folder) {

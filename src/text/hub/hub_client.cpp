@@ -1,10 +1,11 @@
 #include "text/hub/hub_client.h"
 
+#define OPENSSL_SUPPRESS_DEPRECATED  // of the newer functions a static library links all of OpenSSL
 #include <c10/util/Exception.h>
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -217,22 +218,23 @@ int64_t HubClient::download(const std::string& path,
 
 bool has_hash_of_etag(const std::filesystem::path& file, const std::string& etag) {
   const bool is_hex = etag.find_first_not_of("0123456789abcdef") == etag.npos;
-  if (!is_hex || (etag.size() != 40 && etag.size() != 64)) return true;
-  const auto digest = [&](const std::string& prefix) {
-    const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-    EVP_DigestInit_ex(context.get(), etag.size() == 64 ? EVP_sha256() : EVP_sha1(), nullptr);
-    EVP_DigestUpdate(context.get(), prefix.data(), prefix.size());
-    for_each_piece(file, [&](const void* data, size_t size) { EVP_DigestUpdate(context.get(), data, size); });
-    unsigned char bytes[EVP_MAX_MD_SIZE];
-    unsigned size = 0;
-    EVP_DigestFinal_ex(context.get(), bytes, &size);
+  const auto digest = [&](auto context, auto init, auto update, auto finish, const std::string& prefix) {
+    init(&context);
+    update(&context, prefix.data(), prefix.size());
+    for_each_piece(file, [&](const void* data, size_t size) { update(&context, data, size); });
+    unsigned char bytes[SHA256_DIGEST_LENGTH];
+    finish(bytes, &context);
     std::string hex;
-    for (unsigned i = 0; i < size; ++i) hex += fmt::format("{:02x}", bytes[i]);
+    for (size_t i = 0; i < etag.size() / 2; ++i) hex += fmt::format("{:02x}", bytes[i]);
     return hex;
   };
-  if (digest("") == etag) return true;
-  return etag.size() == 40 &&
-         digest(fmt::format("blob {}", std::filesystem::file_size(file)) + std::string(1, '\0')) == etag;
+  const auto sha1 = [&](const std::string& prefix) {
+    return digest(SHA_CTX{}, SHA1_Init, SHA1_Update, SHA1_Final, prefix);
+  };
+  if (is_hex && etag.size() == 64) return digest(SHA256_CTX{}, SHA256_Init, SHA256_Update, SHA256_Final, "") == etag;
+  if (!is_hex || etag.size() != 40) return true;
+  const std::string blob = fmt::format("blob {}", std::filesystem::file_size(file)) + std::string(1, '\0');
+  return sha1("") == etag || sha1(blob) == etag;
 }
 
 }  // namespace mezzo::text

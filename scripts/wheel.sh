@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Packs what scripts/build.sh built into a wheel for pip, dist/mezzo-*.whl, and compiles nothing. Each further folder is a build
+# with another minor version of torch, whose libraries the wheel then holds as well.
+#   bash scripts/wheel.sh [BUILD…]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+builds=("$@")
+((${#builds[@]})) || builds=(build/release)
+bash scripts/setup.sh wheel
+bin=${MEZZO_VENV:-.venv}/bin
+
+staging=$(mktemp -d) # not below build/, which git ignores: scikit-build-core would leave it out
+trap 'rm -rf "$staging"' EXIT
+cp -r python/mezzo "$staging"
+rm -rf "$staging/mezzo/__pycache__"
+for build in "${builds[@]}"; do
+  cmake --install "$build" --component python --prefix "$staging" >build/wheel.log ||
+    { echo "wheel: $build holds no build for Python; run bash scripts/build.sh first" >&2; exit 1; }
+done
+[[ -n $(compgen -G "$staging/mezzo/torch*/mezzo_parquet.so") ]] ||
+  echo "wheel: without Parquet. Install pyarrow in ${MEZZO_VENV:-.venv} and run scripts/build.sh again to have it."
+
+# The metadata is that of pyproject.toml. Then the tag says what the libraries ask of a machine.
+"$bin/python" -m pip wheel . --no-deps --no-build-isolation --disable-pip-version-check --quiet --wheel-dir "$staging/made" \
+  -C wheel.cmake=false -C wheel.platlib=true -C wheel.packages="$staging/mezzo"
+made=$(echo "$staging"/made/mezzo-*.whl)
+tag=$("$bin/auditwheel" show "$made" 2>/dev/null | tr '\n' ' ' | grep -oP 'constrains the platform tag to "\K[^"]+')
+mkdir -p dist
+name=$("$bin/wheel" tags --remove --platform-tag "$tag" "$made")
+mv "$staging/made/$name" dist
+echo "dist/$name"
