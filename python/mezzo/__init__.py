@@ -5,14 +5,21 @@ import importlib
 from mezzo._version import __version__
 
 # Where each public name is. torch is imported when the first of them is used, and not before.
-_MODULES = {}  # name: module
+_MODULES = {  # name: module; of the same name, the module itself
+    **dict.fromkeys(("CastLog", "FiniteTracer", "GradScaler", "MasterWeights", "OpPolicy", "advise_scale", "autocast"), "amp"),
+    **dict.fromkeys(("Classifier", "Tokenizer"), "text"),
+    "optim": "optim",
+    "optimize": "_optimize",
+    "train": "_train",
+}
 
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name):
     if name in _MODULES:
-        return getattr(importlib.import_module(f"mezzo.{_MODULES[name]}"), name)
+        module = importlib.import_module(f"mezzo.{_MODULES[name]}")
+        return module if name == _MODULES[name] else getattr(module, name)
     raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
 
 
