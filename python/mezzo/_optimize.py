@@ -81,14 +81,14 @@ def optimize(model):
     _library.load()
     found = False
     for module in list(model.modules()):
-        if isinstance(module.__dict__.get("_mezzo"), _Packed):
-            found = True
-        elif _class_of(module, _BASE_MODELS):
+        is_base = _class_of(module, _BASE_MODELS) is not None
+        found = found or is_base
+        if hasattr(type(module), "_mezzo_own"):
+            continue
+        if is_base:
             module._mezzo = _Packed()
             module.__class__ = _optimized(type(module), _run_base)
-            found = True
-        elif (_class_of(module, _CLASSIFIERS) and getattr(module.config, "classifier_pooling", "cls") == "cls"
-              and not hasattr(type(module), "_mezzo_own")):
+        elif _class_of(module, _CLASSIFIERS) and getattr(module.config, "classifier_pooling", "cls") == "cls":
             module.__class__ = _optimized(type(module), _run_classifier)
     if not found:
         raise ValueError(f"mezzo.optimize: {type(model).__name__} holds no encoder that mezzo computes. "
@@ -100,7 +100,7 @@ def _class_of(module, names):
     """The class of transformers among a module's, if its name is in `names` and its forward is used."""
     for cls in type(module).__mro__:
         if cls.__name__ in names and cls.__module__.startswith("transformers.models."):
-            return cls if type(module).forward in (cls.forward, getattr(cls, "_mezzo_own", None)) else None
+            return cls if type(module).forward is cls.forward else None
     return None
 
 

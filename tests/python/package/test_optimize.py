@@ -1,9 +1,11 @@
 """mezzo.optimize against the same models of transformers without it: outputs, gradients, training loops, and what is left to their own code."""
 import copy
+import inspect
 import io
 import os
 import socket
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import accelerate
 import mezzo
@@ -13,7 +15,8 @@ import torch
 import transformers
 from families import FAMILIES
 from scipy.stats import ks_2samp
-from support import check_gradients, mixed_ids, padded
+from sentence_transformers import SentenceTransformer, losses
+from support import MINILM, check_gradients, mixed_ids, padded
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, GPT2Config, GPT2Model, Trainer, TrainingArguments
 
@@ -83,6 +86,7 @@ def test_outputs_are_those_of_transformers(name, kind, pairs):
     theirs, mine = pair_of(name, kind)
     assert type(mine) is not type(theirs) or kind == "tokens"
     assert str(type(mine)) == str(type(theirs)) and isinstance(mine, type(theirs))
+    assert inspect.signature(mine.forward) == inspect.signature(theirs.forward)
     inputs = inputs_of(name, theirs, pairs=pairs)
     mask = inputs["attention_mask"].bool()
     for context in (torch.no_grad, torch.enable_grad, torch.inference_mode):
@@ -162,6 +166,33 @@ def test_a_model_in_bfloat16_computes_in_bfloat16(name):
     assert all(tensor.grad.dtype == torch.bfloat16 for key, tensor in mine.named_parameters() if "pooler" not in key)
 
 
+def test_a_change_of_dtype_after_a_call_is_seen():
+    theirs, mine = pair_of("deberta-v3", "base")
+    inputs = inputs_of("deberta-v3", theirs)
+    with torch.no_grad():
+        for change in ("bfloat16", "double", "float"):
+            getattr(theirs, change)(), getattr(mine, change)()
+            actual, expected = mine(**inputs).last_hidden_state, theirs(**inputs).last_hidden_state
+            assert actual.dtype == expected.dtype
+            mask = inputs["attention_mask"].bool()
+            torch.testing.assert_close(actual[mask], expected[mask], rtol=0, atol=0.2 if change == "bfloat16" else 1e-5)
+
+
+def test_threads_may_share_a_model():
+    _, mine = pair_of("bert")
+    inputs = [inputs_of("bert", mine, [5 + i, 3]) for i in range(8)]
+    with torch.no_grad():
+        expected = [mine(**part).logits for part in inputs]
+
+    def logits(part):
+        with torch.no_grad():
+            return mine(**part).logits
+
+    with ThreadPoolExecutor(4) as pool:
+        for actual, alone in zip(pool.map(logits, inputs * 4), expected * 4):
+            assert torch.equal(actual, alone)
+
+
 def test_parameters_and_files_stay(tmp_path):
     theirs, mine = pair_of("bert")
     inputs = inputs_of("bert", theirs)
@@ -181,6 +212,8 @@ def test_parameters_and_files_stay(tmp_path):
     undone.__class__ = type(undone).__base__
     with torch.no_grad():
         assert torch.equal(undone(**inputs)[0], theirs.bert(**inputs)[0])
+        mezzo.optimize(mine)
+        assert not torch.equal(mine.bert(**inputs)[0], theirs.bert(**inputs)[0]), "optimized again"
 
 
 def test_copies_and_pickles_are_optimized_and_apart():
@@ -461,7 +494,7 @@ def test_parts_in_other_modes_and_dtypes_run_their_own_code():
         mine(**inputs)
     mine.eval()
     half_of_it(mine)
-    with pytest.warns(UserWarning, match="parameters are of several dtypes"), pytest.raises(RuntimeError, match="mixed dtype"):
+    with pytest.warns(UserWarning, match="parameters are of several dtypes"), pytest.raises(RuntimeError, match="dtype"):
         mine(**inputs)
     mine.float()
     unmasked = dict(input_ids=inputs["input_ids"])
@@ -585,6 +618,24 @@ def test_curves_of_accelerate_are_the_same():
                 optimizer.zero_grad()
                 losses[-1].append(loss.item())
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)
+
+
+def test_sentence_transformers_embeds_and_trains_the_same():
+    theirs = SentenceTransformer(str(MINILM), device="cpu")
+    mine = mezzo.optimize(copy.deepcopy(theirs))
+    texts = ["a short text", "another text, a good deal longer than the first one", "x"]
+    for a, b in zip(mine.encode(texts), theirs.encode(texts)):
+        assert abs(a - b).max() < 1e-5
+    gradients = []
+    for model in (theirs, mine):
+        features = [model.preprocess(texts), model.preprocess(texts[::-1])]
+        losses.CosineSimilarityLoss(model)(features, torch.tensor([0.9, 1.0, 0.1])).backward()
+        gradients.append({key: tensor.grad for key, tensor in model.named_parameters()})
+    for key, expected in gradients[0].items():
+        if expected is None:
+            assert gradients[1][key] is None, key
+        elif not key.endswith("key.bias"):  # whose gradient is zero but for rounding
+            assert (gradients[1][key] - expected).norm() < 1e-4 * expected.norm() + 1e-7, key
 
 
 def train_on_a_rank(rank, port, model, inputs, found):
