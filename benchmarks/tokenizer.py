@@ -1,6 +1,5 @@
 """Texts per second of mezzo's tokenizers against Hugging Face's in Rust, each on one thread, ids asserted equal: WordPiece with
-vocabularies that exist, byte-level BPE and Unigram trained on the texts. Writes benchmarks/results/tokenizer.md. Needs the build
-with tests, for the binding `_mezzo`."""
+vocabularies that exist, byte-level BPE and Unigram trained on the texts. Writes benchmarks/results/tokenizer.md."""
 import functools
 import importlib.util
 import io
@@ -20,8 +19,7 @@ import support  # noqa: E402
 sys.path[:0] = [str(support.ROOT / "build/release/python"), str(support.ROOT / "tools")]
 import sentencepiece  # noqa: E402
 import tokenizers  # noqa: E402
-import torch  # noqa: E402, F401 – the binding needs its libraries
-import _mezzo  # noqa: E402
+import mezzo  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 from fortunes import TOPICS, read_topic  # noqa: E402
 
@@ -80,13 +78,13 @@ def program_seconds(folder, texts):
 
 def measure(folder, texts, runs):
     theirs = AutoTokenizer.from_pretrained(str(folder))._tokenizer
-    mine = _mezzo.Tokenizer.from_pretrained(str(folder))
-    assert mine.encode_batch(texts) == [encoding.ids for encoding in theirs.encode_batch(texts)]
+    mine = mezzo.Tokenizer(folder)
+    assert mine.encode(texts) == [encoding.ids for encoding in theirs.encode_batch(texts)]
     rates = {name: [] for name in ("encode_batch", "encode_batch_fast", "mezzo", "mezzo tokenize")}
     for _ in range(runs):  # in turn, so that a slow moment hits all of them
         for name in "encode_batch", "encode_batch_fast":
             rates[name].append(len(texts) / seconds(lambda: getattr(theirs, name)(texts)))
-        rates["mezzo"].append(len(texts) / mine.seconds_to_encode(texts)[0])
+        rates["mezzo"].append(len(texts) / seconds(lambda: mine.encode(texts)))
         rates["mezzo tokenize"].append(len(texts) / program_seconds(folder, texts))
     return rates
 

@@ -43,15 +43,10 @@ void ModelFlags::add_to(CLI::App& app, bool chooses_precision, bool names_model)
 
 void ModelFlags::check() {
   as_usage([&] {
-    text::check_precision(precision, /*may_be_int8=*/true);
-    text::check_device(device);
-    TORCH_CHECK_VALUE(!is_int8() || device == "auto" || device == "cpu",
-                      "--precision int8 is for CPUs, and --device is ", device,
-                      "; pass --device cpu or another precision");
+    text::check_classifier_options(precision, device, max_length);
     if (is_int8()) {
       device = "cpu";
     }
-    TORCH_CHECK_VALUE(max_length.value_or(2) >= 2, "--max-length is ", *max_length, ", expected at least 2");
     TORCH_CHECK_VALUE(threads >= 0, "--threads is ", threads, ", expected at least 0");
     TORCH_CHECK_VALUE(threads <= text::kMostThreads, "--threads is ", threads, ", expected at most ",
                       text::kMostThreads);

@@ -129,7 +129,7 @@ def hf_batch(tokenizer, texts, pairs=None):
 
 def assert_same_ids(ours, theirs, texts):
     as_text = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
-    actual, expected = ours.encode_batch(texts), [encoding.ids for encoding in hf_batch(theirs, as_text)]
+    actual, expected = ours.encode(texts), [encoding.ids for encoding in hf_batch(theirs, as_text)]
     assert len(actual) == len(expected) == len(texts)
     different = [i for i, (a, e) in enumerate(zip(actual, expected)) if a != e]
     if different:
@@ -141,7 +141,7 @@ def assert_same_ids(ours, theirs, texts):
 def assert_same_pairs(ours, theirs, texts):
     """Each text with the next: ids and token types."""
     for text, pair, expected in zip(texts, texts[1:], hf_batch(theirs, texts[:-1], texts[1:])):
-        ids, types, _ = ours.encode_pair(text, pair)
+        ids, types, _ = ours(text, pair).values()
         assert (ids, types) == (expected.ids, expected.type_ids), (text, pair)
 
 

@@ -47,6 +47,17 @@ int64_t default_max_length(const Tokenizer& tokenizer, const ModelConfig& config
 
 }  // namespace
 
+void check_classifier_options(const std::string& precision,
+                              const std::string& device,
+                              std::optional<int64_t> max_length) {
+  check_precision(precision, /*may_be_int8=*/true);
+  check_device(device);
+  TORCH_CHECK_VALUE(precision != "int8" || device == "auto" || device == "cpu",
+                    "--precision int8 is for CPUs, and --device is ", device,
+                    "; pass --device cpu or another precision");
+  TORCH_CHECK_VALUE(max_length.value_or(2) >= 2, "--max-length is ", *max_length, ", expected at least 2");
+}
+
 Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOptions& options)
     : is_int8_(options.precision == "int8"),
       precision_(parse_precision(is_int8_ ? "auto" : options.precision, options.device)),

@@ -10,12 +10,12 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_grad_scaler(m);
   bind_finite(m);
   bind_half_compute(m);
+  bind_known_fields(m);
   bind_memory(m);
   bind_model(m);
   bind_optim(m);
   bind_recipes(m);
   bind_report(m);
   bind_sampler(m);
-  bind_text_tokenizer(m);
   bind_zero(m);
 }

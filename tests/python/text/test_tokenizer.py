@@ -9,7 +9,7 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-import _mezzo
+import mezzo
 import pytest
 from support import CODE_POINTS, assert_same_ids, assert_same_pairs, encodes, random_character
 from tokenizers import AddedToken, Tokenizer, normalizers
@@ -48,7 +48,7 @@ def load_both(vocab, **options):
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(vocab, folder + "/vocab.txt")
         Path(folder, "tokenizer_config.json").write_text(json.dumps(options))
-        return _mezzo.Tokenizer.from_pretrained(folder), BertTokenizer(vocab=vocab, **options)
+        return mezzo.Tokenizer(folder), BertTokenizer(vocab=vocab, **options)
 
 
 ALL_OPTIONS = [dict(do_lower_case=lower, strip_accents=strip, tokenize_chinese_chars=chinese)
@@ -166,7 +166,7 @@ def test_invalid_utf8_is_replaced_part_by_part(tmp_path):
                                         d["model"]["vocab"].update({"\ufffd": 30522, "##\ufffd": 30523}))
     ours, theirs = load_tokenizer_json(tmp_path, vocab_with_replacement, [])
     assert_same_ids(ours, theirs, texts)
-    assert len(ours.encode(b"\xe4\xb8\xf0\x9f\x98\xff")[0]) == 2 + 3
+    assert len(ours.encode(b"\xe4\xb8\xf0\x9f\x98\xff")) == 2 + 3
 
 
 @pytest.mark.parametrize("vocab", ["english", "chinese"])
@@ -191,26 +191,26 @@ def test_truncation_of_texts_and_pairs_at_every_length():
     for max_length in range(2, 41):
         expected = theirs(texts, truncation=True, max_length=max_length)
         for i, text in enumerate(texts):
-            ids, types, truncated = ours.encode(text, max_length)
+            ids, types, truncated = ours(text, max_length=max_length).values()
             assert (ids, types) == (expected["input_ids"][i], expected["token_type_ids"][i]), (text, max_length)
-            assert truncated == (ids != ours.encode(text)[0])
+            assert truncated == (ids != ours.encode(text))
         if max_length == 2:
             continue
         expected = theirs(texts, pairs, truncation=True, max_length=max_length)
         for i, (text, pair) in enumerate(zip(texts, pairs)):
-            ids, types, truncated = ours.encode_pair(text, pair, max_length)
+            ids, types, truncated = ours(text, pair, max_length).values()
             assert (ids, types) == (expected["input_ids"][i], expected["token_type_ids"][i]), (text, pair, max_length)
-            assert truncated == (ids != ours.encode_pair(text, pair)[0])
+            assert truncated == (ids != ours.encode(text, pair))
 
 
 def test_max_length_without_room_for_the_special_tokens_is_refused():
     ours, theirs = load_both(english_folder() + "/vocab.txt")
     for max_length in (-1, 1):
         with pytest.raises(ValueError, match="special tokens alone are 2; give at least as many"):
-            ours.encode("hello", max_length)
+            ours.encode("hello", max_length=max_length)
     for max_length in (-5, 1, 2):
         with pytest.raises(ValueError, match="special tokens alone are 3; give at least as many"):
-            ours.encode_pair("hello", "world", max_length)
+            ours.encode("hello", "world", max_length)
 
 
 # --- tokenizer.json and folders
@@ -223,7 +223,7 @@ def load_tokenizer_json(folder, change, tokens):
     theirs = Tokenizer.from_str(json.dumps(document))
     theirs.add_tokens(tokens)
     theirs.save(str(folder / "tokenizer.json"))
-    return _mezzo.Tokenizer.from_pretrained(str(folder)), theirs
+    return mezzo.Tokenizer(folder), theirs
 
 
 def without_added_tokens(document):
@@ -291,7 +291,7 @@ def test_random_added_tokens_with_random_flags(tmp_path):
         texts = ["".join(rng.choice(contents) + rng.choice(glue) for _ in range(rng.randint(1, 9))) for _ in range(250)]
         texts += [random_text(rng) for _ in range(50)]
         assert_same_ids(ours, theirs, [text for text in texts if encodes(theirs, text)])
-        assert len(ours.encode_batch(texts)) == len(texts)
+        assert len(ours.encode(texts)) == len(texts)
 
 
 def test_white_space_that_one_added_token_took_is_no_token_again(tmp_path):
@@ -345,13 +345,13 @@ HELLO = {**NEW, "content": "hello", "normalized": True, "special": False}
 )
 def test_folder_loads_as_auto_tokenizer_loads_it(files, tmp_path):
     make_folder(tmp_path, files)
-    ours = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+    ours = mezzo.Tokenizer(tmp_path)
     theirs = AutoTokenizer.from_pretrained(str(tmp_path))
     rng = random.Random(7)
     extra = ["<new>  a", "x<new>hello", "Hello hello  [unused1]b", "[unused2]", "<NEW>", "HELLO  .", "[MASK] b"]
     texts = [random_text(rng) + rng.choice(extra) for _ in range(1500)]
     assert_same_ids(ours, theirs, texts)
-    assert theirs.pad_token_id in (ours.pad_id, None)
+    assert theirs.pad_token_id in (ours.pad_token_id, None)
     assert ours.vocab_size == len(theirs)
     assert [ours.token(i) for i in range(len(theirs))] == theirs.convert_ids_to_tokens(range(len(theirs)))
 
@@ -371,8 +371,8 @@ def test_vocab_txt_is_read_line_by_line_as_there(content, tmp_path):
     (tmp_path / "vocab.txt").write_bytes(content.encode())
     ours, theirs = load_both(str(tmp_path / "vocab.txt"))
     assert_same_ids(ours, theirs, ["a b ab ba [CLS] [MASK] c", "abbb", "bbb", "a\u2028b"])
-    ours.save(str(tmp_path))
-    again = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+    ours.save(tmp_path)
+    again = mezzo.Tokenizer(tmp_path)
     assert_same_ids(again, Tokenizer.from_file(str(tmp_path / "tokenizer.json")), ["a b ab ba [CLS] [MASK] c", "abbb", "bbb", "a\u2028b"])
 
 
@@ -390,14 +390,14 @@ def test_vocab_txt_is_read_line_by_line_as_there(content, tmp_path):
 def test_saved_folder_gives_the_same_ids_in_transformers_and_here(files, tmp_path):
     make_folder(tmp_path / "from", files)
     (tmp_path / "to").mkdir()
-    ours = _mezzo.Tokenizer.from_pretrained(str(tmp_path / "from"))
-    ours.save(str(tmp_path / "to"))
+    ours = mezzo.Tokenizer(tmp_path / "from")
+    ours.save(tmp_path / "to")
     (tmp_path / "to" / "config.json").write_text('{"model_type": "bert"}')
     rng = random.Random(8)
     texts = [random_text(rng) + rng.choice(["<new>  a", "Hello", "hello  x", "[unused1]", ""]) for _ in range(1500)]
     assert_same_ids(ours, AutoTokenizer.from_pretrained(str(tmp_path / "to")), texts)
     assert_same_ids(ours, BertTokenizer.from_pretrained(str(tmp_path / "to")), texts)
-    assert _mezzo.Tokenizer.from_pretrained(str(tmp_path / "to")).encode_batch(texts) == ours.encode_batch(texts)
+    assert mezzo.Tokenizer(tmp_path / "to").encode(texts) == ours.encode(texts)
 
 
 # --- broken files
@@ -456,11 +456,11 @@ def test_mutated_files_are_refused_or_load(tmp_path):
         for name, content in present.items():
             (tmp_path / name).write_bytes(content)
         try:
-            tokenizer = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+            tokenizer = mezzo.Tokenizer(tmp_path)
         except ValueError as error:
             assert str(tmp_path) in str(error).splitlines()[0], error
             outcomes["refused"] += 1
             continue
-        tokenizer.encode_batch(["a b abb é漢 [CLS] <new> x", "", b"\xff"], 5)
+        tokenizer.encode(["a b abb é漢 [CLS] <new> x", "", b"\xff"], max_length=5)
         outcomes["loaded"] += 1
     assert outcomes["loaded"] > 100 and outcomes["refused"] > 500, outcomes

@@ -6,9 +6,11 @@ import random
 import re
 
 import _mezzo
+import mezzo
 import pytest
 import transformers
-from support import assert_same_ids, assert_same_pairs, mezzo, random_bert
+import support
+from support import assert_same_ids, assert_same_pairs, random_bert
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -56,15 +58,15 @@ def write_files(folder, name, tokenizer=None, config=None, **files):
 
 
 def assert_loads_alike(folder, texts=TEXTS):
-    ours, theirs = _mezzo.Tokenizer.from_pretrained(str(folder)), AutoTokenizer.from_pretrained(str(folder))
+    ours, theirs = mezzo.Tokenizer(folder), AutoTokenizer.from_pretrained(str(folder))
     assert_same_ids(ours, theirs, texts)
     assert_same_pairs(ours, theirs, texts)
     assert ours.vocab_size == len(theirs)
-    assert ours.pad_id == (-1 if theirs.pad_token is None else theirs.pad_token_id)
+    assert ours.pad_token_id == theirs.pad_token_id
     (folder / "saved").mkdir()
-    ours.save(str(folder / "saved"))
-    again = _mezzo.Tokenizer.from_pretrained(str(folder / "saved"))
-    assert again.encode_batch(texts) == ours.encode_batch(texts) and again.pad_id == ours.pad_id
+    ours.save(folder / "saved")
+    again = mezzo.Tokenizer(folder / "saved")
+    assert again.encode(texts) == ours.encode(texts) and again.pad_token_id == ours.pad_token_id
 
 
 # --- special tokens
@@ -91,7 +93,7 @@ def test_null_drops_a_classs_token(name, key, tmp_path):
 def test_null_is_refused_by_key_where_a_class_needs_the_token(name, key, tmp_path):
     write_files(tmp_path, name, TOKENIZERS[name](), {key: None})
     with pytest.raises(ValueError, match=f"tokenizer_config.json: {key} must be a token, which a {name} needs, got nothing"):
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("config", [
@@ -145,7 +147,7 @@ INPUTS = {"BertTokenizer": True, "CamembertTokenizer": False, "DebertaV2Tokenize
 
 def saved_config(folder, target, **options):
     target.mkdir()
-    _mezzo.Tokenizer.from_pretrained(str(folder)).save(str(target), **options)
+    mezzo.Tokenizer(folder).save(target, **options)
     return json.loads((target / "tokenizer_config.json").read_text())
 
 
@@ -168,7 +170,7 @@ def test_a_model_gets_no_token_types_that_its_inputs_do_not_name(name, names, tm
     if name == "PreTrainedTokenizerFast":
         tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", "<s> $A </s> $B:1 </s>:1", [("<s>", 0), ("</s>", 2)])
     folder = write_files(tmp_path / "given", name, tokenizer, {"model_input_names": names})
-    ids, types, _ = _mezzo.Tokenizer.from_pretrained(str(folder)).encode_pair("a", "b")
+    ids, types, _ = mezzo.Tokenizer(folder)("a", "b").values()
     expected = AutoTokenizer.from_pretrained(folder)("a", "b")
     assert ids == expected["input_ids"] and types == expected.get("token_type_ids", [0] * len(ids))
     assert any(types) == ("token_type_ids" in names)
@@ -192,7 +194,7 @@ def test_a_tokenizer_of_words_reads_them_as_they_were_trained(name, tmp_path):
     words = ["hello", "a", "pup", ",", "9", "<mask>", "h"]
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")(words, is_split_into_words=True)
     for path in (folder, tmp_path / "saved"):
-        ids, _, _, word_ids = _mezzo.Tokenizer.from_pretrained(str(path)).encode_words(words)
+        ids, _, _, word_ids = mezzo.Tokenizer(path).encode_words(words).values()
         assert ids == theirs["input_ids"] and [None if i < 0 else i for i in word_ids] == theirs.word_ids()
     assert config.get("add_prefix_space") == (True if TOKENIZERS[name] is byte_level else None)
 
@@ -215,19 +217,19 @@ def test_known_settings_are_what_they_are_said_to_be(name, tmp_path):
     fields = _mezzo.known_tokenizer_fields()
     odd = {field: [[{"odd": 1}]] for field, use in fields.items() if use == "no effect"}
     assert len(odd) > 20
-    usual, same = (_mezzo.Tokenizer.from_pretrained(str(write_files(tmp_path / str(i), name, TOKENIZERS[name](), config)))
+    usual, same = (mezzo.Tokenizer(write_files(tmp_path / str(i), name, TOKENIZERS[name](), config))
                    for i, config in enumerate([{}, odd]))
-    assert same.encode_batch(TEXTS) == usual.encode_batch(TEXTS) and same.encode_pair("a", "b") == usual.encode_pair("a", "b")
+    assert same.encode(TEXTS) == usual.encode(TEXTS) and same("a", "b") == usual("a", "b")
     assert [field for field, use in fields.items() if use == "only"] == ["split_special_tokens"]
     write_files(tmp_path / "split", name, TOKENIZERS[name](), {"split_special_tokens": True})
     with pytest.raises(ValueError, match="tokenizer_config.json: split_special_tokens is true, mezzo supports: false: special tokens in a text are"):
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path / "split"))
+        mezzo.Tokenizer(tmp_path / "split")
 
 
 def test_max_len_is_the_older_name_of_model_max_length(tmp_path):
     for i, config in enumerate([{"max_len": 77}, {"max_len": 5, "model_max_length": 77}]):
         folder = write_files(tmp_path / str(i), "BertTokenizer", wordpiece(), config)
-        assert _mezzo.Tokenizer.from_pretrained(str(folder)).model_max_length == 77 == AutoTokenizer.from_pretrained(folder).model_max_length
+        assert mezzo.Tokenizer(folder).model_max_length == 77 == AutoTokenizer.from_pretrained(folder).model_max_length
 
 
 @pytest.mark.parametrize("name, tokenizer, message", [
@@ -238,11 +240,11 @@ def test_max_len_is_the_older_name_of_model_max_length(tmp_path):
 def test_a_class_that_contradicts_the_file_is_refused(name, tokenizer, message, tmp_path):
     folder = write_files(tmp_path / "m", name, tokenizer())
     with pytest.raises(ValueError, match="m/tokenizer.json: " + message) as error:
-        _mezzo.Tokenizer.from_pretrained(str(folder))
+        mezzo.Tokenizer(folder)
     advised = "PreTrainedTokenizerFast"
     assert f"set tokenizer_class of tokenizer_config.json to {advised}" in str(error.value)
     write_files(folder, advised)
-    assert_same_ids(_mezzo.Tokenizer.from_pretrained(str(folder)), Tokenizer.from_file(str(folder / "tokenizer.json")), TEXTS)
+    assert_same_ids(mezzo.Tokenizer(folder), Tokenizer.from_file(str(folder / "tokenizer.json")), TEXTS)
 
 
 @pytest.mark.parametrize("file, text", [
@@ -253,13 +255,13 @@ def test_a_key_that_occurs_twice_is_refused(file, text, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(WORDPIECE))
     (tmp_path / f"{file}.json").write_text(text)
     with pytest.raises(ValueError, match=f"{file}.json:1: the key '.*' occurs twice in one object. Keep one."):
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
 
 
 def test_a_token_that_a_vocabulary_has_twice_is_refused(tmp_path):
     write_files(tmp_path, "PreTrainedTokenizerFast", byte_level().to_str().replace('"vocab":{', '"vocab":{"a":0,', 1))
     with pytest.raises(ValueError, match="tokenizer.json:1: the key 'a' occurs twice in one object. Keep one."):
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
 
 
 # --- words of plain texts
@@ -289,7 +291,7 @@ def test_words_are_those_of_the_tokenizer_itself(normalizer, tmp_path):
     tokenizer.add_special_tokens(["[MASK]"])
     tokenizer.add_tokens(["@USER", AddedToken("[URL]", normalized=False), AddedToken("<date>", single_word=True), AddedToken("lol")])
     folder = write_files(tmp_path, "PreTrainedTokenizerFast", tokenizer)
-    ours, theirs = _mezzo.Tokenizer.from_pretrained(str(folder)), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = mezzo.Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     rng = random.Random(3)
     texts = ["", " ", "see [URL] for bob", "\ufeffalice bob", "alice\u200b met bob\u200b", "a[URL]b @user.x cafe\u0301 x", "x<date> <date>",
              *("".join(rng.choices(PARTS, k=rng.randint(1, 9))) for _ in range(600))]
@@ -329,7 +331,7 @@ def test_metaspace_asks_where_each_word_begins(split, tmp_path):
         tokenizer.pre_tokenizer = P.Sequence([*split, P.Metaspace(prepend_scheme="first")])
         tokenizer.add_tokens([AddedToken("<s>", normalized=False), AddedToken("<new>", normalized=True)])
         folder = write_files(tmp_path / str(i), "PreTrainedTokenizerFast", tokenizer)
-        ours, theirs = _mezzo.Tokenizer.from_pretrained(str(folder)), Tokenizer.from_file(str(folder / "tokenizer.json"))
+        ours, theirs = mezzo.Tokenizer(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
         assert_same_ids(ours, theirs, [*STARTS, *first_texts(i)])
 
 
@@ -352,7 +354,7 @@ def changed(tokenizer, change):
 def test_what_tokenizers_does_without_is_not_asked_for(tokenizer, change, tmp_path):
     document = changed(tokenizer(), change)
     folder = write_files(tmp_path, "PreTrainedTokenizerFast", document)
-    ours = _mezzo.Tokenizer.from_pretrained(str(folder))
+    ours = mezzo.Tokenizer(folder)
     assert_same_ids(ours, Tokenizer.from_str(document), TEXTS)
 
 
@@ -370,7 +372,7 @@ def test_messages_say_what_added_tokens_must_be(change, message, tmp_path):
     tokenizer.add_tokens(["<x>", "<y>"])
     write_files(tmp_path, "PreTrainedTokenizerFast", changed(tokenizer, change))
     with pytest.raises(ValueError, match=message):
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
 
 
 def test_a_text_without_any_token_is_refused_by_its_row(tmp_path):
@@ -380,8 +382,8 @@ def test_a_text_without_any_token_is_refused_by_its_row(tmp_path):
     write_files(tmp_path, "PreTrainedTokenizerFast", tokenizer)
     (tmp_path / "rows.csv").write_text("text,label\nhe,0\n  ,1\nhello,1\n")
     (tmp_path / "texts.txt").write_text("he\n  \n")
-    done = mezzo("train", "--model", tmp_path, "--train", tmp_path / "rows.csv", "--dev-ratio", 0, "--output", tmp_path / "out", check=False)
+    done = support.mezzo("train", "--model", tmp_path, "--train", tmp_path / "rows.csv", "--dev-ratio", 0, "--output", tmp_path / "out", check=False)
     what = "the tokenizer makes no token of this text, not even a special one; remove it, or give tokenizer.json a post_processor"
     assert done.returncode != 0 and f"{tmp_path}/rows.csv:3: {what}" in done.stderr, done.stderr
-    done = mezzo("predict", "--model", tmp_path, "--data", tmp_path / "texts.txt", check=False)
+    done = support.mezzo("predict", "--model", tmp_path, "--data", tmp_path / "texts.txt", check=False)
     assert done.returncode != 0 and f"text 2: {what}" in done.stderr, done.stderr

@@ -7,7 +7,7 @@ import struct
 import time
 import unicodedata
 
-import _mezzo
+import mezzo
 import pytest
 from support import (CODE_POINTS, assert_same_ids, assert_same_pairs, encodes, fortune_texts,
                      random_character)
@@ -129,7 +129,7 @@ def loaded(folder, tokenizer, config=None, model_type=None):
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
     if model_type:
         (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    return _mezzo.Tokenizer.from_pretrained(str(folder))
+    return mezzo.Tokenizer(folder)
 
 
 def copy_of(tokenizer):
@@ -205,14 +205,14 @@ def test_roberta_folder_loads_as_auto_tokenizer_loads_it(config, byte_level, for
     texts = all_texts(fortunes, 4) + ["a <new>b<new>"]
     assert_same_ids(ours, theirs, texts)
     assert_same_pairs(ours, theirs, texts[-200:])
-    assert ours.pad_id == theirs.pad_token_id and ours.vocab_size == len(theirs)
+    assert ours.pad_token_id == theirs.pad_token_id and ours.vocab_size == len(theirs)
     assert_saved_alike(ours, tmp_path / "saved", "roberta", texts)
 
 
 def test_vocab_json_and_merges_txt(byte_level, fortunes, tmp_path):
     byte_level.model.save(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
-    ours, theirs = _mezzo.Tokenizer.from_pretrained(str(tmp_path)), AutoTokenizer.from_pretrained(str(tmp_path))
+    ours, theirs = mezzo.Tokenizer(tmp_path), AutoTokenizer.from_pretrained(str(tmp_path))
     assert_same_ids(ours, theirs, all_texts(fortunes, 5))
 
 
@@ -223,25 +223,25 @@ def test_a_merge_that_the_vocabulary_lacks_is_told_by_its_line(byte_level, tmp_p
     for left, right in (("\u0120zz", "a"), ("a", "\u0120zz"), ("\u0120", "\u0120zzz"), (merges[3].split()[0], "q\u0120")):
         (tmp_path / "merges.txt").write_text("\n".join([*merges[:3], f"{left} {right}", *merges[3:]]) + "\n")
         with pytest.raises(ValueError, match=r'merges.txt:4: has the token ".*", which .*vocab.json lacks; fetch both files again'):
-            _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+            mezzo.Tokenizer(tmp_path)
 
 
 def test_a_pointer_of_git_lfs_is_told(byte_level, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
     (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 466062\n")
     with pytest.raises(ValueError, match="tokenizer.json: holds a pointer of Git LFS in place of the file; `git lfs pull` fetches"):
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
 
 
 def assert_saved_alike(ours, folder, model_type, texts):
     """What mezzo writes is read by transformers and by mezzo for the same ids."""
     folder.mkdir()
-    ours.save(str(folder))
+    ours.save(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     assert_same_ids(ours, AutoTokenizer.from_pretrained(str(folder)), texts)
-    again = _mezzo.Tokenizer.from_pretrained(str(folder))
-    assert again.encode_batch(texts) == ours.encode_batch(texts)
-    assert (again.pad_id, again.vocab_size) == (ours.pad_id, ours.vocab_size)
+    again = mezzo.Tokenizer(folder)
+    assert again.encode(texts) == ours.encode(texts)
+    assert (again.pad_token_id, again.vocab_size) == (ours.pad_token_id, ours.vocab_size)
 
 
 MODERNBERT = dict(single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1")
@@ -260,7 +260,7 @@ def test_modernbert_folder(byte_level, fortunes, tmp_path):
     texts = all_texts(fortunes, 6) + ["a [MASK]  b", "e\u0301  \u0344 각", "   x      y"]
     assert_same_ids(ours, theirs, texts + code_point_texts()[:2000] + LONG_TEXTS)
     assert_same_pairs(ours, theirs, texts[-300:])
-    assert ours.pad_id == theirs.pad_token_id and ours.model_max_length == 8192
+    assert ours.pad_token_id == theirs.pad_token_id and ours.model_max_length == 8192
     assert_saved_alike(ours, tmp_path / "saved", "modernbert", texts)
 
 
@@ -273,13 +273,13 @@ def test_truncation_of_texts_and_pairs_at_every_length(side, byte_level, tmp_pat
     pairs = texts[1:] + texts[:1]
     for max_length in range(2, 41):
         expected = theirs(texts, truncation=True, max_length=max_length)["input_ids"]
-        assert [ours.encode(text, max_length)[0] for text in texts] == expected
-        assert all(ours.encode(text, max_length)[2] == (len(ours.encode(text)[0]) > max_length) for text in texts)
+        assert ours.encode(texts, max_length=max_length) == expected
+        assert ours(texts, max_length=max_length)["truncated"] == [len(ids) > max_length for ids in ours.encode(texts)]
         if max_length > 4:
             expected = theirs(texts, pairs, truncation=True, max_length=max_length)["input_ids"]
-            assert [ours.encode_pair(a, b, max_length)[0] for a, b in zip(texts, pairs)] == expected
+            assert ours.encode(texts, pairs, max_length) == expected
     with pytest.raises(ValueError, match="the length is 3, but special tokens alone are 4"):
-        ours.encode_pair("a", "b", 3)
+        ours.encode("a", "b", 3)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -302,13 +302,13 @@ def test_words_that_are_known(kind, side, fortunes, request, tmp_path):
     for words in texts:
         expected = theirs.encode(words, is_pretokenized=True)
         ids = [-1 if word is None else word for word in expected.word_ids]
-        assert ours.encode_words(words) == (expected.ids, expected.type_ids, False, ids), words
+        assert tuple(ours.encode_words(words).values()) == (expected.ids, expected.type_ids, False, ids), words
         for max_length in (3, 4, 7, 11):
             theirs.enable_truncation(max_length, direction=side)
             cut = theirs.encode(words, is_pretokenized=True)
             theirs.no_truncation()
             ids = [-1 if word is None else word for word in cut.word_ids]
-            assert ours.encode_words(words, max_length) == (cut.ids, cut.type_ids, len(expected.ids) > max_length, ids), words
+            assert tuple(ours.encode_words(words, max_length).values()) == (cut.ids, cut.type_ids, len(expected.ids) > max_length, ids), words
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -355,7 +355,7 @@ def test_unigram_folder_loads_as_auto_tokenizer_loads_it(name, model_type, confi
         texts = all_texts(fortunes, 10) + ["a <new>b", "[CLS] a [MASK]b", " a", "  a", "\na", "a  "]
         assert_same_ids(ours, theirs, texts)
         assert_same_pairs(ours, theirs, texts[-200:])
-        assert ours.pad_id == theirs.pad_token_id and ours.vocab_size == len(theirs)
+        assert ours.pad_token_id == theirs.pad_token_id and ours.vocab_size == len(theirs)
         assert_saved_alike(ours, folder / "saved", model_type, texts)
 
 
@@ -384,12 +384,12 @@ def test_wordpiece_folders_are_read_as_berts(model_type, name, with_json, wordpi
         (tmp_path / "vocab.txt").write_text("".join(token + "\n" for token, _ in tokens))
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-        ours = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        ours = mezzo.Tokenizer(tmp_path)
     theirs = AutoTokenizer.from_pretrained(str(tmp_path))
     texts = all_texts(fortunes, 18, 40)
     assert_same_ids(ours, theirs, texts)
     assert_same_pairs(ours, theirs, texts[-50:])
-    assert ours.pad_id == theirs.pad_token_id
+    assert ours.pad_token_id == theirs.pad_token_id
     assert_saved_alike(ours, tmp_path / "saved", model_type, texts)
 
 
@@ -473,11 +473,11 @@ def test_ids_with_gaps_take_no_memory(byte_level, tmp_path):
     document = json.loads(byte_level.to_str())
     document["model"]["vocab"]["far away"] = 2**31 - 2
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    ours = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+    ours = mezzo.Tokenizer(tmp_path)
     (tmp_path / "saved").mkdir()
-    ours.save(str(tmp_path / "saved"))
+    ours.save(tmp_path / "saved")
     texts = random_texts(20, 50)
-    assert _mezzo.Tokenizer.from_pretrained(str(tmp_path / "saved")).encode_batch(texts) == ours.encode_batch(texts)
+    assert mezzo.Tokenizer(tmp_path / "saved").encode(texts) == ours.encode(texts)
 
 
 def test_template_in_full_generality(byte_level, tmp_path):
@@ -625,7 +625,7 @@ def test_what_is_not_known_is_refused_by_file_key_and_value(change, message, byt
     change(document)
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match=message) as error:
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
     assert str(error.value).startswith(str(tmp_path / "tokenizer.json"))
 
 
@@ -668,7 +668,7 @@ def test_a_key_that_nobody_knows_is_refused(change, message, byte_level, tmp_pat
     document = {**json.loads(byte_level.to_str()), **change}
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match=message) as error:
-        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+        mezzo.Tokenizer(tmp_path)
     assert str(error.value).startswith(str(tmp_path / "tokenizer.json"))
 
 
@@ -678,21 +678,21 @@ def test_a_key_that_nobody_knows_is_refused_in_berts_file_too(wordpiece, tmp_pat
         (document if at is None else document[name])["odd"] = 1
         (tmp_path / "tokenizer.json").write_text(json.dumps(document))
         with pytest.raises(ValueError, match=f'{name} has the key "odd"'):
-            _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+            mezzo.Tokenizer(tmp_path)
 
 
 def test_odd_values_beside_what_a_class_takes_are_refused_or_ignored(unigram, tmp_path):
     document = json.loads(unigram.to_str())
     texts = random_texts(21, 50)
     config = {"tokenizer_class": "DebertaV2Tokenizer"}
-    plain = loaded(tmp_path, unigram, config).encode_batch(texts)
+    plain = loaded(tmp_path, unigram, config).encode(texts)
     (tmp_path / "tokenizer.json").write_text(json.dumps({**document, "unk_id": "x"}))
-    assert _mezzo.Tokenizer.from_pretrained(str(tmp_path)).encode_batch(texts) == plain
+    assert mezzo.Tokenizer(tmp_path).encode(texts) == plain
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
     for normalizer in {"type": 5}, {"type": "Sequence", "normalizers": [{"type": []}]}, 7:
         (tmp_path / "tokenizer.json").write_text(json.dumps({**document, "normalizer": normalizer}))
         with pytest.raises(ValueError, match="tokenizer.json: normalizer"):
-            _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+            mezzo.Tokenizer(tmp_path)
 
 
 def test_a_class_that_mezzo_has_not_is_refused_by_name(wordpiece, tmp_path):
@@ -735,11 +735,11 @@ def test_mutated_tokenizer_json_is_refused_or_loads(unigram, byte_level, tmp_pat
                 break
         (tmp_path / "tokenizer.json").write_bytes(bytes(data))
         try:
-            tokenizer = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+            tokenizer = mezzo.Tokenizer(tmp_path)
         except ValueError as error:
             assert str(tmp_path) in str(error).splitlines()[0], error
             outcomes["refused"] += 1
             continue
-        tokenizer.encode_batch(["a b abb é漢 <s> ﬁ e\u0301", "", b"\xff"], 6)
+        tokenizer.encode(["a b abb é漢 <s> ﬁ e\u0301", "", b"\xff"], max_length=6)
         outcomes["loaded"] += 1
     assert min(outcomes.values()) > 100, outcomes

@@ -30,6 +30,14 @@ struct ClassifierOptions {
   bool packs_weights = true;  ///< as ModelForTask::pack_weights() does, for speed; false saves memory
 };
 
+/// Checks what a user says of a classifier, without a look at a model or at this machine's devices.
+/// @param precision  "fp32", "bf16", "fp16", "int8" or "auto"
+/// @param device  "cpu", "cuda", "cuda:N" or "auto", which is the CPU for int8
+/// @throws c10::ValueError  that names the flag of `mezzo predict`
+void check_classifier_options(const std::string& precision,
+                              const std::string& device,
+                              std::optional<int64_t> max_length);
+
 /// A trained classifier of texts, of pairs of texts, or of words, as a Hugging Face folder holds it: its tokenizer,
 /// model and task.
 ///

@@ -1,0 +1,25 @@
+"""Exceptions of Python for the messages of mezzo in C++."""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+_OF_THE_SYSTEM = {os.strerror(number): type(OSError(number, "")) for number in errno.errorcode}
+
+
+def error_of(message: str, kind: type[Exception]) -> Exception:
+    """An exception with this message: FileNotFoundError or another OSError if it says what the system said, else of `kind`."""
+    message = message.split("\nException raised from", 1)[0]
+    said = re.findall(r"(?<=: )[A-Z][^.:;]*", message)
+    return next((_OF_THE_SYSTEM[text] for text in said if text in _OF_THE_SYSTEM), kind)(message)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Calls of C++ in its scope raise such exceptions, without places in C++ sources."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        raise error_of(str(error), type(error)) from None
