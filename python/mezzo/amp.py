@@ -1,6 +1,7 @@
 """Automatic mixed precision: torch.amp's names over mezzo's C++ core."""
 
 import functools
+import inspect
 import json
 import re
 import threading
@@ -607,11 +608,15 @@ class GradScaler:
             args, kwargs: for `optimizer.step`.
 
         Raises:
-            RuntimeError: before the first `scale`; twice; if no parameter has a gradient; for a closure; for the
-                `max_consecutive_skips`-th skip in a row.
+            RuntimeError: before the first `scale`; twice; if no parameter has a gradient; for a closure; for an optimizer that takes
+                the scaler as `grad_scaler`; for the `max_consecutive_skips`-th skip in a row.
         """
         if self.is_enabled() and ("closure" in kwargs or any(map(callable, args))):
             raise RuntimeError("GradScaler: step() takes no closure. Compute gradients before it, or disable the scaler.")
+        decides_itself = getattr(optimizer, "_step_supports_amp_scaling", False) and not isinstance(optimizer, Optimizer)
+        if self.is_enabled() and decides_itself and "grad_scaler" in inspect.signature(optimizer.step).parameters:
+            raise RuntimeError(f"GradScaler: {type(optimizer).__name__}.step takes a grad_scaler, which PyTorch has deprecated. Let it "
+                               "read its attributes grad_scale and found_inf, or use torch.amp.GradScaler.")
         view = self._view(optimizer)
         result = self._scaler.step(view)
         returned = self._take_step(optimizer, view, args, kwargs) if view.take_request() else None

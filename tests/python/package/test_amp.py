@@ -221,6 +221,20 @@ def test_a_scale_of_the_users_own_multiplies(kind):
     assert weight.item() == pytest.approx(0.9) and not hasattr(optimizer, "grad_scale")
 
 
+def test_an_optimizer_of_the_deprecated_protocol_is_refused_and_its_weights_stay():
+    class Old(torch.optim.SGD):
+        _step_supports_amp_scaling = True
+
+        def step(self, closure=None, grad_scaler=None):
+            super().step(closure)
+
+    weight = torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    with pytest.raises(RuntimeError, match="Old.step takes a grad_scaler, which PyTorch has deprecated"):
+        scaler_of().step(Old([weight], lr=0.1))
+    assert weight.item() == 1
+
+
 # --- the defects of torch.amp.GradScaler (D1 to D7 of the project's notes)
 
 @EVERY
