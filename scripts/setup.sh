@@ -29,7 +29,7 @@ packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev lib
 case $purpose in
   debian | build | wheel) ;;
   demo) packages+=(fortunes) ;;
-  test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin zsh fish groff-base patch pkg-config) ;;
+  test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin mpich slurm-wlm munge iproute2 zsh fish groff-base patch pkg-config) ;;
   *)
     echo "setup: what is \"$purpose\"? Say debian, build, wheel, demo or test" >&2
     exit 2

@@ -21,6 +21,7 @@
 #include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/launch/launcher.h"
 #include "mezzo/text/machine/threads.h"
+#include "node_environment.h"
 #include "other_names.h"
 
 namespace mezzo::app {
@@ -30,8 +31,8 @@ using Arguments = std::vector<std::string>;
 
 struct LaunchFlags {
   std::optional<int64_t> nproc;
-  int64_t nnodes = 1, node_rank = 0, max_restarts = 0, min_nproc = 0;
-  bool max_restarts_given = false;
+  std::optional<int64_t> nnodes, node_rank, max_restarts;
+  int64_t min_nproc = 0, min_nnodes = 0;
   std::string master;
   double grace_time = 30;
 };
@@ -57,7 +58,7 @@ std::pair<std::string, int64_t> parse_master(const std::string& text) {
 
 /// The command that starts a training run again: it goes on from what the earlier start has done, if that has begun.
 Arguments command_to_restart(Arguments command, const LaunchFlags& flags) {
-  const double ranks = static_cast<double>(*flags.nproc) * static_cast<double>(flags.nnodes);
+  const double ranks = static_cast<double>(*flags.nproc) * static_cast<double>(flags.nnodes.value_or(1));
   command.insert(command.end(), {"--restarted", fmt::format("{:.0f}", ranks)});
   return command;
 }
@@ -109,6 +110,7 @@ std::string with_flag(const std::string& message) {
                                 std::pair("nnodes", "--nnodes"),
                                 std::pair("node_rank", "--node-rank"),
                                 std::pair("min_nproc", "--min-nproc"),
+                                std::pair("min_nnodes", "--min-nnodes"),
                                 std::pair("max_restarts", "--max-restarts"),
                                 std::pair("grace_seconds", "--grace-time"),
                                 std::pair("master_port", "the port of --master")};
@@ -120,9 +122,22 @@ std::string with_flag(const std::string& message) {
   return message;
 }
 
-int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
+/// Flags that are not given come from what started this launcher.
+void add_defaults(LaunchFlags& flags) {
+  const NodeEnvironment found = as_usage([&] { return NodeEnvironment::detect(); });
+  const bool takes_all = !flags.nnodes && !flags.node_rank && flags.master.empty();
+  if (!flags.nproc) flags.nproc = found.nproc;
+  if (!takes_all) return;  // a flag without its environment, or the other way round, would be another cluster's
+  flags.nnodes = found.nnodes;
+  flags.node_rank = found.node_rank;
+  flags.master = found.master;
+  if (flags.min_nnodes == 0) flags.min_nnodes = found.min_nnodes;
+}
+
+int run_launch(LaunchFlags flags, const CLI::App& launch_app) {
   const Arguments command = launch_app.remaining();
   check_command(command, launch_app);
+  add_defaults(flags);
   if (!flags.nproc) {  // not left to CLI11, which would not see that a wrong option was meant
     throw UsageError("--nproc is required: the ranks on this node");
   }
@@ -141,18 +156,19 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   options.name("mezzo launch")
       .final_statuses(is_mezzo ? std::vector{kWrongUsage, kNotAllSaved} : std::vector<int>())
       .nproc(*flags.nproc)
-      .nnodes(flags.nnodes)
-      .node_rank(flags.node_rank)
-      .max_restarts(flags.max_restarts)
+      .nnodes(flags.nnodes.value_or(1))
+      .node_rank(flags.node_rank.value_or(0))
+      .min_nnodes(flags.min_nnodes)
       .grace_seconds(flags.grace_time)
       .processors(text::usable_processors());
-  if (flags.min_nproc != 0) {
-    if (is_mezzo && command.front() != "train") {
-      throw UsageError("--min-nproc is for mezzo train and for programs of your own; leave it out");
-    }
-    options.min_nproc(flags.min_nproc);
-    if (!flags.max_restarts_given) options.max_restarts(std::max<int64_t>(*flags.nproc - flags.min_nproc, 0));
+  if ((flags.min_nproc != 0 || flags.min_nnodes != 0) && is_mezzo && command.front() != "train") {
+    throw UsageError(fmt::format("{} is for mezzo train and for programs of your own; leave it out",
+                                 flags.min_nproc != 0 ? "--min-nproc" : "--min-nnodes"));
   }
+  const int64_t ranks_to_spare = flags.min_nproc != 0 ? *flags.nproc - flags.min_nproc : 0;
+  const int64_t nodes_to_spare = flags.min_nnodes != 0 ? options.nnodes() - flags.min_nnodes : 0;
+  options.min_nproc(flags.min_nproc)
+      .max_restarts(flags.max_restarts.value_or(std::max({ranks_to_spare, nodes_to_spare, int64_t{0}})));
   if (!flags.master.empty()) {
     const auto [host, port] = parse_master(flags.master);
     options.master_addr(host).master_port(port);
@@ -189,23 +205,24 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
 Run add_launch(CLI::App& app) {
   auto flags = std::make_shared<LaunchFlags>();
   notes_of(app.add_option("--nproc", flags->nproc, "ranks on this node")).is_required = true;
-  const CLI::Option* max_restarts =
-      app.add_option("--max-restarts", flags->max_restarts,
-                     "restarts of all ranks after one failed; train goes on from its last checkpoint")
-          ->capture_default_str();
+  app.add_option("--max-restarts", flags->max_restarts,
+                 "restarts of all ranks after one failed; train goes on from its last checkpoint")
+      ->default_str("0");
   app.add_option("--min-nproc", flags->min_nproc,
                  "fewest ranks after a failure; each restart leaves out the failed ranks; 0: all ranks")
       ->capture_default_str();
   app.add_option("--nnodes", flags->nnodes, "number of nodes; each runs mezzo launch with the same --nproc")
+      ->default_str("1");
+  app.add_option("--min-nnodes", flags->min_nnodes, "fewest nodes after a node is lost; 0: all nodes")
       ->capture_default_str();
-  app.add_option("--node-rank", flags->node_rank, "number of this node, from 0")->capture_default_str();
+  app.add_option("--node-rank", flags->node_rank, "number of this node, from 0")->default_str("0");
   app.add_option("--master", flags->master, "address of node 0, and a port that is free there")->type_name("HOST:PORT");
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
   app.footer(
       "Each rank runs COMMAND: a command of mezzo, or a program (a path with a slash,\n"
       "or a name on PATH) that reads RANK, WORLD_SIZE and the other variables of\n"
-      "torchrun.\n\n"
+      "torchrun. Under Slurm, MPI, Kubeflow and SkyPilot the nodes are found.\n\n"
       "Examples:\n"
       "  mezzo launch --nproc 2 -- train --model DIR --train train.csv --output out\n"
       "  mezzo launch --nproc 8 --min-nproc 4 -- train --config run.toml\n"
@@ -213,10 +230,7 @@ Run add_launch(CLI::App& app) {
       "      -- train --config run.toml\n"
       "  mezzo launch --nproc 2 --max-restarts 3 -- ./my_program --epochs 5");
   app.prefix_command();  // everything from the command on is its own
-  return [flags, max_restarts, &app] {
-    flags->max_restarts_given = max_restarts->count() > 0;
-    return run_launch(*flags, app);
-  };
+  return [flags, &app] { return run_launch(*flags, app); };
 }
 
 }  // namespace mezzo::app

@@ -21,6 +21,7 @@
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/text/hub/hub.h"
 #include "mezzo/text/io/error_message.h"
+#include "mezzo/text/io/failure_record.h"
 #include "mezzo/text/io/standard_output.h"
 #include "mezzo/version.h"
 #include "other_names.h"
@@ -46,6 +47,12 @@ std::string one_line(const std::string& message) {
 /// On stderr, which may be full or closed: what cannot be said there is let go.
 void say(const std::string& who, const std::string& message) {
   std::fputs(fmt::format("{}: {}\n", who, one_line(message)).c_str(), stderr);
+}
+
+/// Says why the program failed, to the user and to the launcher.
+void fail(const std::string& who, const std::string& message) {
+  say(who, message);
+  mezzo::text::record_failure(who + ": " + one_line(message));
 }
 
 /// Ends as filters do whose reader goes away (`mezzo predict … | head -1`), whatever
@@ -110,15 +117,15 @@ int run(int argc, char** argv) {
     return end_by_broken_pipe();
   } catch (const UsageError& error) {
     const std::string place = asked != nullptr ? mezzo::app::place_in_config_file(arguments, error.what(), *asked) : "";
-    say(who, place + error.what());
+    fail(who, place + error.what());
     return kWrongUsage;
   } catch (const mezzo::text::DownloadStopped& error) {
     say(who, error.what());
     return 128 + mezzo::app::stop_signal();
   } catch (const std::bad_alloc&) {
-    say(who, "this machine has no memory left, or the limit that was set for this process is reached");
+    fail(who, "this machine has no memory left, or the limit that was set for this process is reached");
   } catch (const std::exception& error) {
-    say(who, mezzo::text::message_of(error));
+    fail(who, mezzo::text::message_of(error));
   }
   return kFailed;
 }

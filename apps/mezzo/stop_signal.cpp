@@ -3,19 +3,35 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 
 namespace mezzo::app {
 namespace {
 
 volatile std::sig_atomic_t caught = 0, is_heeded = 0;
+volatile std::int64_t caught_at = 0;
+
+std::int64_t now_ms() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1000 + time.tv_nsec / 1'000'000;
+}
 
 extern "C" void note_signal(int signal) {
   if (!is_heeded) {
     ::_exit(128 + signal);
   }
-  caught = signal;
-  if (signal != SIGHUP) {          // which shell and kernel both send where a terminal is closed
-    std::signal(signal, SIG_DFL);  // the next one is not caught
+  // Shell and kernel both send SIGHUP where a terminal is closed. Slurm and systemd signal every process, and the
+  // launcher passes its signal on.
+  const bool is_echo = signal == SIGHUP || now_ms() - caught_at < 500;
+  if (caught != 0 && !is_echo) {
+    std::signal(signal, SIG_DFL);
+    ::raise(signal);
+  }
+  if (caught == 0) {
+    caught_at = now_ms();
+    caught = signal;
   }
 }
 
@@ -24,6 +40,7 @@ extern "C" void note_signal(int signal) {
 void catch_stop_signals() {
   std::signal(SIGTERM, note_signal);
   std::signal(SIGINT, note_signal);
+  std::signal(SIGUSR1, note_signal);
   if (std::signal(SIGHUP, note_signal) == SIG_IGN) {
     std::signal(SIGHUP, SIG_IGN);  // under nohup
   }

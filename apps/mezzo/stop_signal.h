@@ -2,9 +2,9 @@
 
 namespace mezzo::app {
 
-/// From now on SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is gone; unless it is ignored) end
-/// the process with 128 + N, and from the first call of stop_signal() on ask it to stop instead; a
-/// second one then kills it, but for SIGHUP, which comes twice when a terminal is closed.
+/// From now on SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm's `--signal`) and SIGHUP (the terminal is gone; unless it is
+/// ignored) end the process with 128 + N, and from the first call of stop_signal() on ask it to stop instead. One more
+/// kills it then, half a second later at least, except SIGHUP, which comes twice when a terminal is closed.
 void catch_stop_signals();
 
 /// The signal that came, or 0: for those who stop when one has come. Safe to ask from any thread.

@@ -189,8 +189,8 @@ Run add_train(CLI::App& app) {
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
       "  mezzo train --config out/run.json --output again\n\n"
       "Exit status: 0 trained, paused or already finished; 1 failed; 2 wrong usage;\n"
-      "3 trained, but a checkpoint could not be saved; 129, 130 or 143 stopped by a\n"
-      "signal, with a checkpoint saved.");
+      "3 trained, but a checkpoint could not be saved; 129, 130, 138 or 143 stopped by\n"
+      "a signal, with a checkpoint saved.");
   return [flags] { return run_train(*flags); };
 }
 

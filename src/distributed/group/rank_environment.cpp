@@ -47,12 +47,6 @@ RankEnvironment read_ranks(const Lookup& lookup, const RankVariables& names) {
   return environment;
 }
 
-/// A port for all ranks of a run, from what they share. Others may come to the same: at
-/// the store the id parts them.
-uint16_t port_of_run(const std::string& id) {
-  return static_cast<uint16_t>(20000 + c10::util::crc64(id.data(), id.size()).checksum() % 10000);
-}
-
 /// Fills in where ranks meet: as said by MASTER_ADDR and MASTER_PORT, or
 /// else as good as can be known.
 void choose_meeting_point(const Lookup& lookup,
@@ -85,7 +79,7 @@ std::string mpi_run_id(const Lookup& lookup, const char* name, const RankEnviron
   return lookup(name).value_or(one_host ? std::to_string(getppid()) : "");
 }
 
-/// Open MPI, and MPICH and its kin.
+/// Open MPI, MPICH and its kin, PALS.
 RankEnvironment from_mpi(const Lookup& lookup, const RankVariables& names, const char* job) {
   auto environment = read_ranks(lookup, names);
   environment.run_id = mpi_run_id(lookup, job, environment);
@@ -156,6 +150,10 @@ std::optional<std::string> slurm_host_of_rank_0(const Lookup& lookup) {
   return first_slurm_host(of_step ? *of_step : lookup("SLURM_JOB_NODELIST").value_or(""));
 }
 
+int restarts(const Lookup& lookup, const char* name) {
+  return lookup(name) ? static_cast<int>(number(lookup, name, 0, std::numeric_limits<int>::max())) : 0;
+}
+
 /// One process a host where nothing is said of local ranks, as on Kubernetes.
 RankEnvironment from_torchrun(const Lookup& lookup) {
   const bool knows_local = lookup("LOCAL_RANK") || lookup("LOCAL_WORLD_SIZE");
@@ -171,10 +169,7 @@ RankEnvironment from_torchrun(const Lookup& lookup) {
   environment.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("");
   choose_meeting_point(lookup, environment, std::nullopt);
   environment.launcher_hosts_store = lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
-  if (lookup("TORCHELASTIC_RESTART_COUNT")) {
-    environment.restart_count =
-        static_cast<int>(number(lookup, "TORCHELASTIC_RESTART_COUNT", 0, std::numeric_limits<int>::max()));
-  }
+  environment.restart_count = restarts(lookup, "TORCHELASTIC_RESTART_COUNT");
   return environment;
 }
 
@@ -196,11 +191,16 @@ RankEnvironment from_slurm(const Lookup& lookup) {
   if (const auto step = lookup("SLURM_STEP_ID")) {
     environment.run_id += "." + *step;
   }
+  environment.restart_count = restarts(lookup, "SLURM_RESTART_COUNT");  // of a job that was requeued
   choose_meeting_point(lookup, environment, slurm_host_of_rank_0(lookup));
   return environment;
 }
 
 }  // namespace
+
+uint16_t port_of_run(const std::string& id) {
+  return static_cast<uint16_t>(20000 + c10::util::crc64(id.data(), id.size()).checksum() % 10000);
+}
 
 std::optional<RankEnvironment> RankEnvironment::detect(const Lookup& lookup) {
   RankEnvironment environment;
@@ -214,8 +214,15 @@ std::optional<RankEnvironment> RankEnvironment::detect(const Lookup& lookup) {
   } else if (lookup("PMI_SIZE") && lookup("MPI_LOCALNRANKS")) {
     environment =
         from_mpi(lookup, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, "PMI_JOBID");
+  } else if (lookup("PALS_RANKID")) {
+    environment =
+        from_mpi(lookup, {"PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"}, "PALS_APID");
   } else if (lookup("SLURM_PROCID") && lookup("SLURM_STEP_NUM_TASKS")) {
     environment = from_slurm(lookup);
+  } else if (lookup("PMIX_RANK")) {
+    TORCH_CHECK_VALUE(false,
+                      "environment variable PMIX_RANK is set, but no number of ranks. Start ranks with Open MPI's "
+                      "mpirun or with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
   } else if (lookup("WORLD_SIZE")) {
     const auto size = number(lookup, "WORLD_SIZE", 1, kMostRanks);
     TORCH_CHECK_VALUE(size == 1, "environment variable WORLD_SIZE is '", size,

@@ -57,7 +57,7 @@ class SignalsBlocked {
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action{};
-    const bool passed_on = signal == SIGINT || signal == SIGTERM;
+    const bool passed_on = signal == SIGINT || signal == SIGTERM || signal == SIGUSR1;
     if (::sigaction(signal, nullptr, &action) == 0 && (action.sa_handler != SIG_IGN || passed_on)) {
       action = {};
       action.sa_handler = SIG_DFL;

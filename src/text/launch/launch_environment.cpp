@@ -35,15 +35,15 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           int64_t local_rank) {
   auto variables = own_environment();
   const auto set = [&](const char* name, int64_t value) { variables[name] = std::to_string(value); };
-  const int64_t rank = options.node_rank() * attempt.nproc + local_rank;
-  const int64_t world_size = options.nnodes() * attempt.nproc;
+  const int64_t rank = attempt.node_rank * attempt.nproc + local_rank;
+  const int64_t world_size = attempt.nnodes * attempt.nproc;
   set("RANK", rank);
   set("LOCAL_RANK", local_rank);
-  set("GROUP_RANK", options.node_rank());
+  set("GROUP_RANK", attempt.node_rank);
   set("ROLE_RANK", rank);
   set("WORLD_SIZE", world_size);
   set("LOCAL_WORLD_SIZE", attempt.nproc);
-  set("GROUP_WORLD_SIZE", options.nnodes());
+  set("GROUP_WORLD_SIZE", attempt.nnodes);
   set("ROLE_WORLD_SIZE", world_size);
   variables["ROLE_NAME"] = "default";
   variables["MASTER_ADDR"] = attempt.master_addr;
@@ -53,6 +53,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   variables["TORCHELASTIC_RUN_ID"] = "none";
   variables["MEZZO_LAUNCH_ID"] = attempt.launch_id;  // by which a run that starts again knows its earlier start's work
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // the launcher hosts the store, not rank 0
+  variables.erase("TORCHELASTIC_ERROR_FILE");          // the launcher's own
   variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   variables.emplace("OMP_NUM_THREADS",
                     std::to_string(std::max<int64_t>(

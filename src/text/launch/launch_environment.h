@@ -13,7 +13,9 @@ struct LaunchAttempt {
   std::string master_addr;
   int64_t master_port;
   int64_t restart_count;
-  int64_t nproc;          // ranks of this node
+  int64_t nproc;          // ranks of each node
+  int64_t nnodes;         // that take part
+  int64_t node_rank;      // among them
   std::string launch_id;  // of all attempts of one call
 };
 

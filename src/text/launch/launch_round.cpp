@@ -30,8 +30,12 @@ UniqueFd open_stdin(bool is_first) {
 
 }  // namespace
 
-LaunchRound::LaunchRound(const LaunchOptions& options, RankOutput& output, SignalPipe& signals, GroupGuard& guard)
-    : options_(options), output_(output), signals_(signals), guard_(guard) {
+LaunchRound::LaunchRound(const LaunchOptions& options,
+                         RankOutput& output,
+                         SignalPipe& signals,
+                         GroupGuard& guard,
+                         const NodeRendezvous* nodes)
+    : options_(options), output_(output), signals_(signals), guard_(guard), nodes_(nodes) {
   ranks_.reserve(static_cast<size_t>(options.nproc()));
 }
 
@@ -53,6 +57,7 @@ RoundResult LaunchRound::run(const LaunchAttempt& attempt) {
       watch(rank);
     }
     heed_time();
+    if (nodes_ != nullptr) heed_nodes(attempt.restart_count);
   }
   output_.close_ranks();
   return result();
@@ -62,7 +67,7 @@ void LaunchRound::start(const LaunchAttempt& attempt) {
   const bool is_restart = attempt.restart_count > 0 && !options_.restart_command().empty();
   const auto& command = is_restart ? options_.restart_command() : options_.command();
   for (int64_t local_rank = 0; local_rank < attempt.nproc; ++local_rank) {
-    const int64_t rank = options_.node_rank() * attempt.nproc + local_rank;
+    const int64_t rank = attempt.node_rank * attempt.nproc + local_rank;
     const auto files = output_.add_rank(rank, /*draws=*/local_rank == 0);
     const auto in = open_stdin(rank == 0);
     ranks_.push_back({rank, ChildProcess(command, rank_environment(options_, attempt, local_rank),
@@ -74,7 +79,7 @@ void LaunchRound::start(const LaunchAttempt& attempt) {
 void LaunchRound::wait() {
   std::vector<pollfd> files = {{signals_.fd(), POLLIN, 0}};
   output_.add_to(files);
-  int timeout = -1;
+  int timeout = nodes_ != nullptr ? kNodesInterval : -1;
   for (const auto& deadline : {settle_at_, kill_at_}) {
     if (deadline) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
@@ -157,6 +162,16 @@ void LaunchRound::heed_time() {
   }
 }
 
+/// Ends the ranks after another node has failed.
+void LaunchRound::heed_nodes(int64_t start) {
+  if (is_ending_ || settle_at_) return;
+  const NodePlan plan = nodes_->plan();
+  if (plan.failure && (plan.is_over || plan.failure->start >= start)) {
+    other_node_ = plan.failure;
+    end_ranks(SIGTERM, options_.failure_grace_seconds());
+  }
+}
+
 /// Decides which rank failed first, and ends the others.
 void LaunchRound::settle() {
   settle_at_.reset();
@@ -213,6 +228,8 @@ RoundResult LaunchRound::result() const {
     const auto struck =
         std::ranges::count_if(failed_, [](const Rank* rank) { return is_struck_down(*rank->process.end()); });
     result.lost = std::max<int64_t>(struck, 1);  // others fail as they lose it
+  } else if (other_node_ && !all_succeeded) {
+    result = {other_node_->status, signal_, false, other_node_->message, 0, true};
   } else if (!all_succeeded) {
     result.status = 128 + signal_;
   }

@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <limits>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "distributed/group/hosted_store.h"
+#include "mezzo/text/io/failure_record.h"
 #include "text/launch/launch_round.h"
 
 namespace mezzo::text {
@@ -38,7 +40,9 @@ void check(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.min_nproc() >= 0 && options.min_nproc() <= options.nproc(), "min_nproc is ",
                     options.min_nproc(), ", expected 0 to ", options.nproc(), ", nproc");
   TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.nnodes() == 1, "min_nproc is ", options.min_nproc(),
-                    ", expected 0: of several nodes, all start again with as many ranks");
+                    ", expected 0: nodes keep their ranks; min_nnodes lets nodes go");
+  TORCH_CHECK_VALUE(options.min_nnodes() >= 0 && options.min_nnodes() <= options.nnodes(), "min_nnodes is ",
+                    options.min_nnodes(), ", expected 0 to ", options.nnodes(), ", nnodes");
   TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.min_nproc() == options.nproc() || options.max_restarts() > 0,
                     "max_restarts is 0, expected 1 at least: fewer than ", options.nproc(),
                     " ranks are for starting again");
@@ -46,12 +50,13 @@ void check(const LaunchOptions& options) {
                     options.node_rank(), ", expected 0 to ", options.nnodes() - 1, ": nnodes is ", options.nnodes());
   check_seconds("grace_seconds", options.grace_seconds());
   check_seconds("failure_grace_seconds", options.failure_grace_seconds());
+  check_seconds("node_timeout_seconds", options.node_timeout_seconds());
+  check_seconds("join_seconds", options.join_seconds());
   const bool has_master = !options.master_addr().empty();
   TORCH_CHECK_VALUE(has_master || options.nnodes() == 1, "with ", options.nnodes(),
                     " nodes master_addr and master_port are needed: where node 0 can be reached");
-  const int64_t highest = kMostPorts - (options.nnodes() > 1 ? options.max_restarts() : 0);
-  TORCH_CHECK_VALUE(!has_master || (options.master_port() >= 1 && options.master_port() <= highest), "master_port is ",
-                    options.master_port(), ", expected 1 to ", highest);
+  TORCH_CHECK_VALUE(!has_master || (options.master_port() >= 1 && options.master_port() <= kMostPorts),
+                    "master_port is ", options.master_port(), ", expected 1 to ", kMostPorts);
 }
 
 /// Orphans of ranks become children of this process, so that it sees them end.
@@ -87,42 +92,110 @@ class Launcher {
       : options_(options), guard_(static_cast<size_t>(options.nproc())), output_(options.name()) {}
 
   int run() {
-    RoundResult result;
-    for (int64_t restarts = 0;; ++restarts) {
-      result = run_round(restarts);
-      if (restarts == options_.max_restarts() || !may_restart(result)) {
-        break;
-      }
-      if (options_.min_nproc() > 0) {
-        nproc_ = std::max(nproc_ - result.lost, options_.min_nproc());
-      }
-      output_.note(c10::str(result.failure,
-                            nproc_ < options_.nproc() ? c10::str("; ", nproc_, " of ", options_.nproc()) : "; all",
-                            " ranks start again, restart ", restarts + 1, " of ", options_.max_restarts()));
+    if (options_.master_addr().empty()) {
+      store_ = distributed::host_local_store();
+    } else if (options_.node_rank() == 0) {
+      store_ = distributed::host_store(options_.master_port());
     }
+    const RoundResult result = options_.nnodes() == 1 ? run_alone() : run_with_nodes();
     if (!result.failure.empty()) {
       output_.note(result.failure);
+      record_failure(options_.name() + ": " + result.failure);
     }
     flush();
     return result.status == 0 && output_.has_lost_output() ? 1 : result.status;
   }
 
  private:
-  RoundResult run_round(int64_t restarts) {
-    store_.reset();  // no rank may find what an earlier one left there
-    LaunchAttempt attempt{options_.master_addr(), options_.master_port(), restarts, nproc_, id_};
-    if (attempt.master_addr.empty()) {
-      store_ = distributed::host_local_store();
-      attempt.master_addr = distributed::kLoopback;
-      attempt.master_port = store_->port;
-    } else {
-      attempt.master_port += options_.nnodes() > 1 ? restarts : 0;
-      if (options_.node_rank() == 0) {
-        store_ = distributed::host_store(attempt.master_port);
+  RoundResult run_alone() {
+    int64_t nproc = options_.nproc();
+    for (int64_t restarts = 0;; ++restarts) {
+      const RoundResult result = run_round({"", 0, restarts, nproc, 1, 0, id_}, nullptr);
+      if (restarts == options_.max_restarts() || !may_restart(result)) {
+        return result;
+      }
+      if (options_.min_nproc() > 0) {
+        nproc = std::max(nproc - result.lost, options_.min_nproc());
+      }
+      note_restart(result.failure, nproc, options_.nproc(), "ranks", restarts + 1);
+    }
+  }
+
+  /// Node 0 decides which nodes take part in a start, and whether there is one more.
+  RoundResult run_with_nodes() {
+    NodeRendezvous nodes(options_, store_ ? store_->store : nullptr, id_);
+    RoundResult result;
+    for (int64_t start = 0;; ++start) {
+      nodes.be_ready(start);
+      const NodePlan plan = await_start(nodes, start);
+      if (stopped_by_ != 0) {
+        result = {128 + stopped_by_, stopped_by_, false, "", 0, false};
+        break;
+      }
+      if (plan.is_over) {
+        const bool own = !result.failure.empty() && !result.of_other_node;
+        result = {own ? result.status : plan.failure->status, 0, false, plan.failure->message, 0, !own};
+        break;
+      }
+      if (start > 0) {
+        note_restart(result.failure, static_cast<int64_t>(plan.nodes.size()), options_.nnodes(), "nodes", plan.start);
+      }
+      start = plan.start;
+      const auto place = std::ranges::find(plan.nodes, options_.node_rank());
+      result = run_round({"", 0, start, options_.nproc(), static_cast<int64_t>(plan.nodes.size()),
+                          place - plan.nodes.begin(), nodes.launch_id()},
+                         &nodes);
+      if (result.signal != 0) break;
+      if (!result.failure.empty()) {
+        if (!result.of_other_node) nodes.fail({start, result.status, !may_restart(result), result.failure});
+        continue;
+      }
+      // Where another node fails now, all start again.
+      while (options_.node_rank() == 0 && nodes.others_are_here() && !nodes.plan().failure && stopped_by_ == 0) {
+        wait(kNodesInterval);
+      }
+      const NodePlan after = nodes.plan();
+      if (options_.node_rank() != 0 || !after.failure || stopped_by_ != 0) break;
+      result.failure = after.failure->message;
+      result.of_other_node = true;
+    }
+    nodes.leave(result.status);
+    stopped_by_ = 0;
+    // The others still read why it is over.
+    while (options_.node_rank() == 0 && nodes.others_are_here() && stopped_by_ == 0) {
+      wait(kNodesInterval);
+    }
+    return result;
+  }
+
+  /// Waits for a start with this node, `start` or later, for the end, or a signal.
+  NodePlan await_start(NodeRendezvous& nodes, int64_t start) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (bool is_told = start > 0;; wait(kNodesInterval)) {
+      NodePlan plan = nodes.plan();
+      const bool has_this = std::ranges::find(plan.nodes, options_.node_rank()) != plan.nodes.end();
+      if (plan.is_over || (plan.start >= start && has_this) || stopped_by_ != 0) return plan;
+      if (plan.start >= start) nodes.be_ready(plan.start + 1);  // the others went on without this node
+      if (const std::string missing = nodes.missing();
+          !is_told && !missing.empty() && std::chrono::steady_clock::now() - begin > std::chrono::seconds(10)) {
+        is_told = true;
+        output_.note(
+            c10::str("waiting for node ", missing, " at ", options_.master_addr(), ":", options_.master_port()));
       }
     }
+  }
+
+  void note_restart(const std::string& failure, int64_t left, int64_t all, const char* what, int64_t restart) {
+    output_.note(c10::str(failure, "; ", left < all ? c10::str(left, " of ", all, " ", what) : "all ranks",
+                          " start again, restart ", restart, " of ", options_.max_restarts()));
+  }
+
+  RoundResult run_round(LaunchAttempt attempt, const NodeRendezvous* nodes) {
+    const bool is_local = options_.master_addr().empty();
+    attempt.master_addr = is_local ? distributed::kLoopback : options_.master_addr();
+    attempt.master_port = is_local ? store_->port : options_.master_port();
     output_.forget_ranks();
-    LaunchRound round(options_, output_, signals_, guard_);
+    LaunchRound round(options_, output_, signals_, guard_, nodes);
     return round.run(attempt);
   }
 
@@ -132,28 +205,32 @@ class Launcher {
            std::find(final.begin(), final.end(), result.status) == final.end();
   }
 
+  /// Waits for a signal or, at most so many milliseconds, for the outputs.
+  void wait(int timeout) {
+    std::vector<pollfd> files = {{signals_.fd(), POLLIN, 0}};
+    output_.add_to(files);
+    ::poll(files.data(), files.size(), timeout);
+    output_.service();
+    for (const int signal : signals_.take()) {
+      if (signal != SIGCHLD && signal != SIGWINCH) stopped_by_ = signal;
+    }
+  }
+
   /// Waits until what the ranks said is read, or a signal says that it need not be.
   void flush() {
-    while (!output_.is_flushed()) {
-      std::vector<pollfd> files = {{signals_.fd(), POLLIN, 0}};
-      output_.add_to(files);
-      ::poll(files.data(), files.size(), -1);
-      output_.service();
-      const auto signals = signals_.take();
-      if (std::any_of(signals.begin(), signals.end(), [](int s) { return s != SIGCHLD && s != SIGWINCH; })) {
-        return;
-      }
+    for (stopped_by_ = 0; !output_.is_flushed() && stopped_by_ == 0;) {
+      wait(-1);
     }
   }
 
   const LaunchOptions& options_;
-  int64_t nproc_ = options_.nproc();  // of the next start
   const std::string id_ = c10::str(std::random_device()(), "-", std::random_device()());
   GroupGuard guard_;  // first, so that it is forked from a process with few threads, and outlives the rest
   SignalPipe signals_;
   Subreaper subreaper_;
   RankOutput output_;
   std::optional<distributed::HostedStore> store_;
+  int stopped_by_ = 0;  // a signal between two starts
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ SignalPipe::SignalPipe() : pipe_(make_pipe()) {
   int none = -1;
   TORCH_CHECK(write_end.compare_exchange_strong(none, pipe_.write.get()),
               "launch: another launch of this process has not ended yet");
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH, SIGPIPE}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD, SIGWINCH, SIGPIPE}) {
     struct sigaction before{};
     ::sigaction(signal, nullptr, &before);
     if ((signal == SIGHUP || signal == SIGPIPE) && before.sa_handler == SIG_IGN) {

@@ -8,7 +8,7 @@
 
 namespace mezzo::text {
 
-/// While it lives, the signals that a launcher heeds (SIGINT, SIGTERM, SIGHUP unless it is ignored,
+/// While it lives, the signals that a launcher heeds (SIGINT, SIGTERM, SIGUSR1, SIGHUP unless it is ignored,
 /// SIGCHLD, SIGWINCH) are turned into bytes of a pipe, so that one poll() waits for them and for
 /// files; and writing to a broken pipe is an error instead of a SIGPIPE. They reach the pipe
 /// whichever thread they interrupt. One at a time in a process.

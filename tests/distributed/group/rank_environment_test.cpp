@@ -24,6 +24,8 @@ const Variables kOpenMpi{
     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"MASTER_ADDR", "h"},          {"MASTER_PORT", "1234"}};
 const Variables kMpich{{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},    {"MPI_LOCALRANKID", "1"},
                        {"MPI_LOCALNRANKS", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1234"}};
+const Variables kPals{{"PALS_RANKID", "3"},     {"PMI_SIZE", "4"},    {"PALS_LOCAL_RANKID", "1"},
+                      {"PALS_LOCAL_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1234"}};
 const Variables kSlurm{{"SLURM_PROCID", "3"},
                        {"SLURM_STEP_NUM_TASKS", "4"},
                        {"SLURM_LOCALID", "1"},
@@ -63,7 +65,7 @@ std::string refusal(const Variables& variables) {
 
 TEST(RankEnvironmentTest, UnderstandsEachLauncher) {
   const std::map<std::string, Variables> launchers{
-      {"torchrun", kTorchrun}, {"Open MPI", kOpenMpi}, {"MPICH", kMpich}, {"Slurm", kSlurm}};
+      {"torchrun", kTorchrun}, {"Open MPI", kOpenMpi}, {"MPICH", kMpich}, {"PALS", kPals}, {"Slurm", kSlurm}};
   for (const auto& [name, variables] : launchers) {
     const auto found = detect(variables);
     ASSERT_TRUE(found) << name;
@@ -88,6 +90,10 @@ TEST(RankEnvironmentTest, ReadsWhatTorchrunSaysOfItsStoreAndRestarts) {
             "environment variable TORCHELASTIC_RESTART_COUNT is '-1', not a whole number from 0 to 2147483647");
 }
 
+TEST(RankEnvironmentTest, CountsHowOftenSlurmRequeuedTheJob) {
+  EXPECT_EQ(detect(with(kSlurm, {{"SLURM_RESTART_COUNT", "2"}}))->restart_count, 2);
+}
+
 TEST(RankEnvironmentTest, TakesRanksWithoutLocalOnesForOneAHost) {
   const auto found = detect(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   EXPECT_EQ(found->local_rank, 0);
@@ -97,7 +103,7 @@ TEST(RankEnvironmentTest, TakesRanksWithoutLocalOnesForOneAHost) {
 
 TEST(RankEnvironmentTest, FindsAMeetingPointWhereThereIsOne) {
   for (const auto& [variables, size] :
-       {std::pair(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE"), {kMpich, "MPI_LOCALNRANKS"}}) {
+       {std::pair(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE"), {kMpich, "MPI_LOCALNRANKS"}, {kPals, "PALS_LOCAL_SIZE"}}) {
     const auto nowhere = without(without(variables, "MASTER_ADDR"), "MASTER_PORT");
     EXPECT_THAT(refusal(nowhere), HasSubstr(" started ranks on several hosts, which need a place to meet"));
     const auto one_host = detect(with(nowhere, {{size, "4"}}));
@@ -119,6 +125,7 @@ TEST(RankEnvironmentTest, TellsRunsApartByTheirLaunchersIds) {
   EXPECT_EQ(id(kSlurm, {{"SLURM_STEP_ID", "3"}}), "77.3");
   EXPECT_EQ(id(kOpenMpi, {{"PMIX_NAMESPACE", "1177944065"}}), "1177944065");
   EXPECT_EQ(id(kMpich, {{"PMI_JOBID", "job"}}), "job");
+  EXPECT_EQ(id(kPals, {{"PALS_APID", "d5a1"}}), "d5a1");
   EXPECT_EQ(id(kOpenMpi), "");  // on two hosts, where mpirun's daemons are different processes
   EXPECT_EQ(id(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}), std::to_string(getppid()));
 }
@@ -148,6 +155,7 @@ TEST(RankEnvironmentTest, RefusesToBeAloneWhereThereShouldBeOthers) {
   EXPECT_EQ(refusal({{"WORLD_SIZE", "2"}}),
             "environment variable WORLD_SIZE is '2', but RANK is not set; set both or none");
   EXPECT_FALSE(detect({{"WORLD_SIZE", "1"}}));
+  EXPECT_THAT(refusal({{"PMIX_RANK", "0"}}), HasSubstr("variable PMIX_RANK is set, but no number of ranks"));
 }
 
 TEST(RankEnvironmentTest, RefusesNumbersThatAreNone) {

@@ -112,10 +112,11 @@ def test_ranks_get_the_environment_that_torchrun_gives(tmp_path):
 
 def test_what_is_set_already_and_several_nodes(tmp_path):
     script = 'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS'
-    done = launch(script, "nproc=2", "nnodes=3", "node_rank=2", "master_addr=somewhere", "master_port=1234",
-                  env={**os.environ, "OMP_NUM_THREADS": "5"})
-    assert sorted(done.stdout.decode().splitlines()) == ["[rank 4] 4 0 6 2 2 3 somewhere:1234 5",
-                                                         "[rank 5] 5 1 6 2 2 3 somewhere:1234 5"]
+    port = free_port()
+    nodes = [start(script, "nproc=2", "nnodes=2", f"node_rank={node}", "master_addr=localhost", f"master_port={port}",
+                   env={**os.environ, "OMP_NUM_THREADS": "5"}) for node in range(2)]
+    said = [sorted(finish(node)[0].splitlines()) for node in nodes]
+    assert said == [[f"[rank {rank}] {rank} {rank % 2} 4 2 {node} 2 localhost:{port} 5" for rank in (2 * node, 2 * node + 1)] for node in range(2)]
 
 
 WORKER = """

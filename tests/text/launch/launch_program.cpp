@@ -23,6 +23,9 @@ int main(int argc, char** argv) {
   const std::map<std::string, std::function<void(const std::string&)>> set = {
       {"nproc", [&](const std::string& value) { options.nproc(std::stoll(value)); }},
       {"nnodes", [&](const std::string& value) { options.nnodes(std::stoll(value)); }},
+      {"min_nnodes", [&](const std::string& value) { options.min_nnodes(std::stoll(value)); }},
+      {"node_timeout_seconds", [&](const std::string& value) { options.node_timeout_seconds(std::stod(value)); }},
+      {"join_seconds", [&](const std::string& value) { options.join_seconds(std::stod(value)); }},
       {"node_rank", [&](const std::string& value) { options.node_rank(std::stoll(value)); }},
       {"master_addr", [&](const std::string& value) { options.master_addr(value); }},
       {"master_port", [&](const std::string& value) { options.master_port(std::stoll(value)); }},

@@ -24,10 +24,16 @@ struct LaunchOptions {
   /// Nodes in all, each with a launcher of its own and the same `nproc`; `node_rank` counts from 0.
   TORCH_ARG(int64_t, nnodes) = 1;
   TORCH_ARG(int64_t, node_rank) = 0;
-  /// Where ranks meet: a name or address of node 0 that every node can reach, and a port that
+  /// With `max_restarts`: restarts go on without nodes that are lost, with this many at least. 0: `nnodes`. Node 0 must
+  /// stay.
+  TORCH_ARG(int64_t, min_nnodes) = 0;
+  /// After so long without a word a node counts as lost.
+  TORCH_ARG(double, node_timeout_seconds) = 15;
+  /// How long the first start waits for all nodes. Then it takes place with `min_nnodes` of them at least, or not at
+  /// all.
+  TORCH_ARG(double, join_seconds) = 600;
+  /// Where nodes and ranks meet: a name or address of node 0 that every node can reach, and a port that
   /// is free there. On a single node neither is needed: a free port of 127.0.0.1 is chosen.
-  /// Restart k of several nodes meets at `master_port` + k, so that no rank can mistake an
-  /// earlier life of the run for its own.
   TORCH_ARG(std::string, master_addr);
   TORCH_ARG(int64_t, master_port) = 0;
   /// How often all ranks are started again after one has failed.
@@ -63,7 +69,7 @@ struct LaunchOptions {
 /// @throws c10::ValueError  for options out of range; nothing was started then
 /// @throws c10::Error  when the command cannot be run or the port is in use; what was started has
 ///     ended
-/// @see torchrun. Differs: no rendezvous of changing nodes; ranks only ever become fewer.
+/// @see torchrun. Differs: nodes have fixed numbers, and node 0 must stay.
 int launch(const LaunchOptions& options);
 
 }  // namespace mezzo::text

@@ -1,0 +1,230 @@
+"""docs/engines.md: what mezzo finds in the environment of each engine, how it stops, and what it leaves behind when it fails."""
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from ranks import environment
+from support import PROGRAM, records
+from test_launch import finish, free_port
+from tiny_runs import flags, model_of, write_data
+
+LIMIT = 120
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2"]
+CLEAN = {name: value for name, value in os.environ.items()
+         if name not in environment(0, 1, 1) and not name.startswith(("PET_", "SKYPILOT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_"))}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def two(data, tmp_path_factory):
+    """The model of a run on two ranks of mezzo launch."""
+    output = tmp_path_factory.mktemp("two") / "out"
+    done = subprocess.run([PROGRAM, "launch", "--nproc", "2", "--", *flags(data, output)], capture_output=True, text=True, timeout=LIMIT, env=CLEAN)
+    assert done.returncode == 0, done.stderr
+    return model_of(output)
+
+
+# --- nodes
+
+def kubeflow(node, port):
+    return dict(PET_NNODES="2", PET_NPROC_PER_NODE="2", PET_NODE_RANK=str(node), PET_MASTER_ADDR="localhost", PET_MASTER_PORT=str(port))
+
+
+def skypilot(node, port):
+    return dict(SKYPILOT_NUM_NODES="2", SKYPILOT_NUM_GPUS_PER_NODE="2", SKYPILOT_NODE_RANK=str(node), SKYPILOT_NODE_IPS="127.0.0.1\n127.0.0.9", SKYPILOT_TASK_ID=f"sky-{port}")
+
+
+def slurm(node, port):
+    return dict(SLURM_PROCID=str(node), SLURM_STEP_NUM_TASKS="2", SLURM_NODEID=str(node), SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_LOCALID="0",
+                SLURM_JOB_ID=str(port), SLURM_STEP_NODELIST="localhost,other")
+
+
+def open_mpi(node, port):
+    return dict(OMPI_COMM_WORLD_RANK=str(node), OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="0", OMPI_COMM_WORLD_LOCAL_SIZE="1",
+                MASTER_ADDR="localhost", MASTER_PORT=str(port))
+
+
+def pytorch_job(node, port):
+    """As Kubeflow's operator before version 2."""
+    return dict(RANK=str(node), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=str(port))
+
+
+@pytest.mark.parametrize("engine", [kubeflow, skypilot, slurm, open_mpi, pytorch_job], ids=lambda engine: engine.__name__)
+def test_launchers_of_two_nodes_find_each_other(engine):
+    port = free_port()
+    nproc = [] if engine in (kubeflow, skypilot) else ["--nproc", "2"]
+    command = [PROGRAM, "launch", *nproc, "--", "sh", "-c", "echo $RANK of $WORLD_SIZE on $GROUP_RANK"]
+    nodes = [subprocess.Popen(command, env={**CLEAN, **engine(node, port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             for node in range(2)]
+    for node, process in enumerate(nodes):
+        stdout, stderr = finish(process)
+        assert process.returncode == 0, stderr
+        assert sorted(stdout.splitlines()) == [f"[rank {rank}] {rank} of 4 on {node}" for rank in (2 * node, 2 * node + 1)]
+
+
+def launch_alone(variables, *options, script="echo $WORLD_SIZE"):
+    return subprocess.run([PROGRAM, "launch", *options, "--", "sh", "-c", script], env={**CLEAN, **variables}, capture_output=True, text=True,
+                          timeout=LIMIT)
+
+
+def test_flags_win_over_the_environment():
+    assert launch_alone(kubeflow(0, 1), "--nproc", "3", "--nnodes", "1").stdout.count("3\n") == 3
+    assert launch_alone(dict(PET_NNODES="1", PET_NPROC_PER_NODE="2")).stdout.count("2\n") == 2
+    assert launch_alone(dict(PET_NNODES="1", PET_NPROC_PER_NODE="auto")).stdout.count("1\n") == 1, "one rank where there is no GPU"
+
+
+@pytest.mark.parametrize("variables, message", [
+    (dict(PET_NNODES="2"), "the environment names 2 nodes, but not the number of this node or the host of node 0. Pass --nnodes, --node-rank and --master"),
+    (dict(PET_NNODES="two"), "environment variable PET_NNODES is 'two', not a count"),
+    (dict(PET_NNODES="3:2", PET_NODE_RANK="0", PET_MASTER_ADDR="localhost"), "--min-nnodes is 3, expected 0 to 2, nnodes"),
+    ({**open_mpi(0, 1), "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+     "Open MPI started mezzo launch 2 times on this host. Start it once on each host, with --nproc 2, or the command without mezzo launch"),
+])
+def test_an_environment_that_cannot_be_meant_is_one_line(variables, message):
+    done = launch_alone(variables, "--nproc", "1")
+    assert (done.returncode, done.stderr) == (2, f"mezzo launch: {message}\n")
+
+
+# --- ranks
+
+def test_mpich_gives_the_same_run(data, two, tmp_path):
+    if shutil.which("mpirun.mpich") is None:
+        pytest.skip("MPICH is not installed: bash scripts/setup.sh")
+    done = subprocess.run(["mpirun.mpich", "-np", "2", PROGRAM, *flags(data, tmp_path / "out")], capture_output=True, text=True, timeout=LIMIT, env=CLEAN)
+    assert done.returncode == 0 and "on 2 ranks" in done.stderr, done.stderr
+    assert model_of(tmp_path / "out") == two
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if why := slurm_cluster.missing():
+        pytest.skip(why)
+    with slurm_cluster.slurm_cluster(tmp_path_factory.mktemp("slurm")) as env:
+        yield {**CLEAN, **env}
+
+
+def submit(cluster, folder, script, *options):
+    (folder / "job.sh").write_text("#!/bin/sh\n" + script)
+    done = subprocess.run(["sbatch", "--parsable", "--ntasks=2", "--overcommit", f"--output={folder}/%a.log", *options, folder / "job.sh"], env=cluster, cwd=folder,
+                          capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def wait_until(what, condition):
+    deadline = time.monotonic() + LIMIT
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"waited in vain: {what}: " + "".join(path.read_text() for path in what.glob("*.log"))
+        time.sleep(0.1)
+    return result
+
+
+def lines_of(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def shell(arguments):
+    return " ".join(f"'{argument}'" for argument in arguments)
+
+
+def test_srun_starts_ranks_and_arrays_keep_out_of_each_others_way(cluster, data, two, tmp_path):
+    """Both tasks of the array run at a time, each with two ranks, which meet at a port of their own."""
+    arguments = shell(flags(data, "OUTPUT")).replace("'OUTPUT'", f'"{tmp_path}/out-$SLURM_ARRAY_TASK_ID"')
+    submit(cluster, tmp_path, f'srun --overlap {PROGRAM} {arguments}\necho $? >>"{tmp_path}/ends"\n', "--array=0-1")
+    assert wait_until(tmp_path, lambda: len(ends := lines_of(tmp_path / "ends")) == 2 and ends) == ["0", "0"], [p.read_text() for p in tmp_path.glob("*.log")]
+    assert [model_of(tmp_path / f"out-{task}") for task in range(2)] == [two, two]
+
+
+@pytest.mark.parametrize("command", ["train", "launch"])
+def test_a_job_that_slurm_signals_saves_and_is_requeued(cluster, data, tmp_path, command):
+    """The job script of docs/engines.md. Slurm signals every process: the launcher and its ranks."""
+    output = tmp_path / "out"
+    arguments = shell(flags(data, output, "--max-steps", 3000, "--eval-every", 0, "--save-every", 0, "--resume", "auto"))
+    start = f"srun {PROGRAM} {arguments}" if command == "train" else f"srun --ntasks=1 {PROGRAM} launch --nproc 2 -- {arguments}"
+    job = submit(cluster, tmp_path, f'{start}\nstatus=$?\necho $status ${{SLURM_RESTART_COUNT:-0}} >>"{tmp_path}/ends"\n'
+                 'if [ $status -eq 138 ]; then scontrol requeue $SLURM_JOB_ID; sleep 60; fi\nexit $status\n', "--requeue", "--open-mode=append")
+    wait_until(tmp_path, lambda: (output / "metrics.jsonl").exists() and len(records(output, "step")) > 20)
+    subprocess.run(["scancel", "--signal=USR1", job], env=cluster, check=True)
+    wait_until(tmp_path, lambda: lines_of(tmp_path / "ends"))
+    now = ["scontrol", "update", f"JobId={job}", "StartTime=now"]  # Slurm itself would wait for two minutes
+    ends = wait_until(tmp_path, lambda: [subprocess.run(now, env=cluster, capture_output=True), len(ends := lines_of(tmp_path / "ends")) == 2 and ends][1])
+    log = (tmp_path / "4294967294.log").read_text()
+    assert ends == ["138 0", "0 1"], log
+    stopped = int(re.search(r"stopped after step (\d+); go on with --resume auto$", log, re.M)[1])
+    assert f"resumed after step {stopped}\n" in log
+    assert [record["step"] for record in records(output, "step")] == list(range(1, 3001))
+
+
+# --- stopping
+
+@pytest.mark.parametrize("launcher", [[], ["launch", "--nproc", "2", "--"]], ids=["train", "launch"])
+def test_every_process_may_get_the_signal_that_the_launcher_passes_on(data, tmp_path, launcher):
+    process = subprocess.Popen([PROGRAM, *launcher, *flags(data, tmp_path / "out", "--max-steps", 1000000, "--eval-every", 0, "--save-every", 0)],
+                               stderr=subprocess.PIPE, text=True, env=CLEAN)
+    deadline = time.monotonic() + LIMIT
+    while not (tmp_path / "out/metrics.jsonl").exists() or len(records(tmp_path / "out", "step")) < 3:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = [int(child) for child in children if "train" in Path(f"/proc/{child}/cmdline").read_text().split("\0")[1:2]]
+    for pid in itertools.chain([process.pid], ranks, [process.pid] if not launcher else []):
+        os.kill(pid, signal.SIGUSR1)
+    _, stderr = finish(process)
+    assert process.returncode == 128 + signal.SIGUSR1, stderr
+    assert "go on with --resume auto" in stderr
+
+
+# --- failures
+
+BROKEN = ["train", "--model", "nowhere/at/all", "--train", "none.csv", "--output", "out"]
+
+
+def test_a_failure_is_left_where_torchrun_and_kubernetes_look(tmp_path):
+    log, error = tmp_path / "termination-log", tmp_path / "error.json"
+    log.write_text("the message of the container before, which was longer than that of this one" * 9)
+    env = {**CLEAN, "TERMINATION_LOG": str(log), "TORCHELASTIC_ERROR_FILE": str(error)}
+    done = subprocess.run([PROGRAM, *BROKEN], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1 and done.stderr.startswith("mezzo train: nowhere/at/all: ")
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(error))
+    assert failure.message["message"] + "\n" == log.read_text() + "\n" == done.stderr
+    assert abs(failure.timestamp - time.time()) < LIMIT
+    usage = subprocess.run([PROGRAM, "train", "--no-such"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT)
+    assert usage.returncode == 2 and log.read_text() + "\n" == usage.stderr
+
+
+def test_the_launcher_leaves_word_of_the_rank_that_failed_first(tmp_path):
+    log, error = tmp_path / "termination-log", tmp_path / "error.json"
+    log.touch()
+    done = launch_alone(dict(TERMINATION_LOG=str(log), TORCHELASTIC_ERROR_FILE=str(error)), "--nproc", "2",
+                        script='[ -z "$TORCHELASTIC_ERROR_FILE" ] && [ $RANK = 1 ] && { echo it is broken >&2; exit 4; }; sleep 60')
+    assert done.returncode == 4
+    message = json.loads(error.read_text())["message"]["message"]
+    assert re.fullmatch(r"mezzo launch: rank 1 \(pid \d+\) ended with exit status 4; it said: it is broken", message)
+    assert log.read_text() == message == done.stderr.splitlines()[-1]
+
+
+def test_no_termination_log_is_made_and_none_is_needed(tmp_path):
+    for place in (tmp_path / "none", tmp_path):
+        done = subprocess.run([PROGRAM, *BROKEN], cwd=tmp_path, env={**CLEAN, "TERMINATION_LOG": str(place)}, capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torchrun_prints_the_message_of_the_rank_that_failed(tmp_path):
+    done = subprocess.run([*TORCHRUN, "--master-port", str(free_port()), PROGRAM, *BROKEN], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1
+    assert re.search(r"Root Cause.*exitcode +: 1 .*traceback : mezzo train: nowhere/at/all: ", done.stderr, re.S), done.stderr
