@@ -30,7 +30,7 @@ _BASE_MODELS = {
 _FAMILIES = "BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, DeBERTa-v2 and ModernBERT"
 _CLASSIFIERS = {name.replace("Model", "ForSequenceClassification") for name in _BASE_MODELS}
 _LEAVES = (nn.Linear, nn.LayerNorm, nn.Embedding)
-_WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}
+_WITHOUT_EFFECT = {"use_cache", "num_items_in_batch", "batch_size", "seq_len"}  # the last two of transformers 4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Names of hooks that do nothing here: of transformers and PEFT, for hidden states and for checkpointing of frozen models.
 _HARMLESS_HOOKS = {"output_capturing_hook", "make_inputs_require_grads", "make_inputs_require_grad"}
@@ -64,14 +64,14 @@ def optimize(model):
 
     Args:
         model: a model of transformers, or a module that holds one. It is changed in place. Supported are BERT, RoBERTa,
-            XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, DeBERTa-v2 and ModernBERT, with any head. A second call changes
-            nothing. To undo it: ``base = model.base_model; base.__class__ = type(base).__base__``.
+            XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, DeBERTa-v2 and ModernBERT, with any head except question answering. A second
+            call changes nothing. To undo it: ``base = model.base_model; base.__class__ = type(base).__base__``.
 
     Returns:
         ``model``.
 
     Raises:
-        ValueError: for a model that holds no supported encoder.
+        ValueError: for a model that holds no supported encoder, or answers questions, which depends on states of padding.
 
     Example::
 
@@ -80,7 +80,12 @@ def optimize(model):
     """
     _library.load()
     found = False
-    for module in list(model.modules()):
+    modules = list(model.modules())
+    for module in modules:
+        if _class_of(getattr(module, "base_model", module), _BASE_MODELS) and type(module).__name__.endswith("ForQuestionAnswering"):
+            raise ValueError(f"mezzo.optimize: {type(module).__name__} chooses among all positions, padding included, "
+                             "and mezzo computes no padding. Models with other heads work.")
+    for module in modules:
         is_base = _class_of(module, _BASE_MODELS) is not None
         found = found or is_base
         if hasattr(type(module), "_mezzo_own"):

@@ -527,6 +527,11 @@ def test_models_of_other_kinds_are_refused():
     with pytest.raises(ValueError, match="GPT2Model holds no encoder that mezzo computes. It computes those of BERT, .* and ModernBERT from"):
         mezzo.optimize(GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9)))
 
+    answers = transformers.RobertaForQuestionAnswering(FAMILIES["roberta"].config())
+    with pytest.raises(ValueError, match="RobertaForQuestionAnswering chooses among all positions, padding included"):
+        mezzo.optimize(answers)
+    assert not hasattr(type(answers.roberta), "_mezzo_own")
+
     class Mine(transformers.BertModel):
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)
@@ -547,6 +552,19 @@ def test_wrong_token_ids_and_long_texts_are_the_errors_of_transformers():
         theirs(**long)
     with pytest.raises(type(error.value)), pytest.warns(UserWarning, match="texts have 73 tokens, more than the 72"):
         mine(**long)
+
+
+def test_masked_words_are_predicted_the_same():
+    torch.manual_seed(0)
+    theirs = transformers.BertForMaskedLM(FAMILIES["bert"].config()).eval()
+    mine = mezzo.optimize(copy.deepcopy(theirs))
+    inputs = inputs_of("bert", theirs)
+    labels = torch.where(inputs["attention_mask"].bool() & (inputs["input_ids"] % 3 == 0), inputs["input_ids"], -100)
+    for model in (theirs, mine):
+        model(**inputs, labels=labels).loss.backward()
+    for (key, tensor), expected in zip(mine.named_parameters(), theirs.parameters()):
+        torch.testing.assert_close(tensor.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=key)
+    assert mine.bert.embeddings.word_embeddings.weight is mine.cls.predictions.decoder.weight
 
 
 def test_torch_compile_and_export_take_the_models_own_code():
