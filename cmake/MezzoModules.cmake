@@ -13,14 +13,10 @@ function(mezzo_add_library target name)
   target_link_libraries(${target} PUBLIC ${library_UNPARSED_ARGUMENTS})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL SHARED_LIBRARY)
-    set(cudart_folders "")
-    if(MEZZO_HAS_CUDA) # a wheel's CUDA runtime is in a folder beside torch
-      file(RELATIVE_PATH to_cudart "${MEZZO_TORCH_ROOT}/lib" "${_mezzo_cudart_folder}")
-      set(cudart_folders "$ORIGIN/mezzo/torch/lib/${to_cudart};${_mezzo_cudart_folder}")
-    endif()
-    # SOVERSION: the first two numbers of the version, as find_package compares them. The library also looks for LibTorch beside itself.
+    # SOVERSION: the first two numbers of the version, as find_package compares them. The library looks for libmezzo_cuda.so beside
+    # itself, and for LibTorch, too.
     set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-      INSTALL_RPATH "$ORIGIN;$ORIGIN/mezzo/torch/lib;${MEZZO_TORCH_ROOT}/lib;${cudart_folders}")
+      BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN;$ORIGIN/mezzo/torch/lib;${MEZZO_TORCH_ROOT}/lib")
     if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
       target_link_options(${target} PRIVATE LINKER:-z,lazy) # the program tells of a LibTorch of another version
     endif()

@@ -69,11 +69,8 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   # system's come first.
   target_link_libraries(mezzo::torch INTERFACE stdc++)
 endif()
-foreach(library IN ITEMS torch torch_cuda c10_cuda torch_cpu c10)
-  set(library "${MEZZO_TORCH_ROOT}/lib/lib${library}${CMAKE_SHARED_LIBRARY_SUFFIX}")
-  if(EXISTS "${library}")
-    target_link_libraries(mezzo::torch INTERFACE "${library}")
-  endif()
+foreach(library IN ITEMS torch torch_cpu c10) # libtorch.so brings those of CUDA, if it has any
+  target_link_libraries(mezzo::torch INTERFACE "${MEZZO_TORCH_ROOT}/lib/lib${library}${CMAKE_SHARED_LIBRARY_SUFFIX}")
 endforeach()
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   # Operators register themselves when their library is loaded, whether a

@@ -14,19 +14,12 @@
 #include "kernels/operator.h"
 #include "kernels/per_device.h"
 #include "mezzo/amp/finite_tracer.h"
-#ifdef MEZZO_HAS_CUDA
-#include "amp/cuda/cross_entropy.h"
-#endif
 
 namespace mezzo {
 namespace {
 
 PerDevice<const CrossEntropyKernels*>& table() {
-  static PerDevice<const CrossEntropyKernels*> table{
-#ifdef MEZZO_HAS_CUDA
-      {c10::kCUDA, &cuda::kCrossEntropyKernels},
-#endif
-  };
+  static PerDevice<const CrossEntropyKernels*> table(&CudaLibrary::cross_entropy);
   return table;
 }
 

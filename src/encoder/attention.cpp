@@ -2,9 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "encoder/registered_class.h"
 #include "kernels/operator.h"
 
@@ -12,18 +9,6 @@ namespace mezzo::encoder {
 
 bool AttentionDescription::is_plain() const {
   return !window && !is_causal && !scale && soft_cap == 0 && !rotary.defined() && !relative.defined();
-}
-
-AttentionRule AttentionDescription::rule(int64_t head_size, int64_t longest) const {
-  const double usual = relative.defined() ? relative.scale(head_size) : 1 / std::sqrt(static_cast<double>(head_size));
-  const int64_t seen = std::min(window.value_or(longest), longest);
-  return {.num_heads = num_heads,
-          .head_size = head_size,
-          .scale = static_cast<float>(scale.value_or(usual)),
-          .soft_cap = static_cast<float>(soft_cap),
-          .keys_before = seen,
-          .keys_after = is_causal ? 0 : seen,
-          .only_first_queries = only_first_queries};
 }
 
 AttentionDescription AttentionDescription::checked(const SequenceLayout& layout,

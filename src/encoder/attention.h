@@ -4,6 +4,8 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,7 +36,17 @@ struct AttentionDescription {
   /// Whether the defaults of all but heads, dropout and only_first_queries hold.
   bool is_plain() const;
   /// @param longest  tokens of the longest sequence
-  AttentionRule rule(int64_t head_size, int64_t longest) const;
+  AttentionRule rule(int64_t head_size, int64_t longest) const {
+    const double usual = relative.defined() ? relative.scale(head_size) : 1 / std::sqrt(static_cast<double>(head_size));
+    const int64_t seen = std::min(window.value_or(longest), longest);
+    return {.num_heads = num_heads,
+            .head_size = head_size,
+            .scale = static_cast<float>(scale.value_or(usual)),
+            .soft_cap = static_cast<float>(soft_cap),
+            .keys_before = seen,
+            .keys_after = is_causal ? 0 : seen,
+            .only_first_queries = only_first_queries};
+  }
 
   /// Tensors as operators get them: the rotary table detached, rows of relative positions contiguous.
   /// @throws c10::ValueError  for a negative window or soft cap; for relative positions together with what excludes

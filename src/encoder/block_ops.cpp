@@ -1,19 +1,13 @@
 #include "encoder/block_ops.h"
 
 #include "encoder/cpu/block_ops.h"
-#include "encoder/cuda/block_ops.h"
 #include "kernels/per_device.h"
 
 namespace mezzo::encoder {
 namespace {
 
 PerDevice<const BlockOps*>& table() {
-  static PerDevice<const BlockOps*> table{
-      {c10::kCPU, &cpu::kBlockOps},
-#ifdef MEZZO_HAS_CUDA
-      {c10::kCUDA, &cuda::kBlockOps},
-#endif
-  };
+  static PerDevice<const BlockOps*> table(&CudaLibrary::block_ops, {{c10::kCPU, &cpu::kBlockOps}});
   return table;
 }
 

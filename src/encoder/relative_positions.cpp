@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace mezzo::encoder {
 namespace {
@@ -17,11 +16,6 @@ void check_rows(const at::Tensor& rows, int64_t num_rows) {
 }
 
 }  // namespace
-
-double RelativePositions::scale(int64_t head_size) const {
-  const int terms = 1 + (key.defined() ? 1 : 0) + (query.defined() ? 1 : 0);
-  return 1 / std::sqrt(static_cast<double>(head_size * terms));
-}
 
 at::Tensor RelativePositions::rows_for(int64_t length) const {
   return rows.narrow(0, (rows.size(0) + 1) / 2 - length, 2 * length - 1);

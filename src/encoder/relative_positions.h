@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cmath>
+
 #include "encoder/sequence_layout.h"
 
 namespace mezzo::encoder {
@@ -21,7 +23,10 @@ struct RelativePositions {
   bool defined() const { return key.defined() || query.defined(); }
   int64_t num_rows() const { return (key.defined() ? key : query).size(0); }
   /// What scores are multiplied by.
-  double scale(int64_t head_size) const;
+  double scale(int64_t head_size) const {
+    const int terms = 1 + (key.defined() ? 1 : 0) + (query.defined() ? 1 : 0);
+    return 1 / std::sqrt(static_cast<double>(head_size * terms));
+  }
   /// The rows for sequences of `length` tokens: [2 length - 1].
   at::Tensor rows_for(int64_t length) const;
 

@@ -1,19 +1,12 @@
 #include "graph/device_graph.h"
 
 #include "kernels/per_device.h"
-#ifdef MEZZO_HAS_CUDA
-#include "graph/cuda/graphs.h"
-#endif
 
 namespace mezzo {
 namespace {
 
 PerDevice<MakeDeviceGraphs>& makers() {
-  static PerDevice<MakeDeviceGraphs> makers{
-#ifdef MEZZO_HAS_CUDA
-      {c10::kCUDA, &cuda::make_graphs},
-#endif
-  };
+  static PerDevice<MakeDeviceGraphs> makers(&CudaLibrary::make_graphs);
   return makers;
 }
 

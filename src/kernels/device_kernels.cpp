@@ -1,18 +1,12 @@
 #include "kernels/device_kernels.h"
 
-#include "kernels/cuda/operators.h"
 #include "kernels/per_device.h"
 
 namespace mezzo::kernels {
 namespace {
 
 PerDevice<const DeviceKernels*>& table() {
-  static PerDevice<const DeviceKernels*> table{
-      {c10::kCPU, &cpu::kDeviceKernels},
-#ifdef MEZZO_HAS_CUDA
-      {c10::kCUDA, &cuda::kDeviceKernels},
-#endif
-  };
+  static PerDevice<const DeviceKernels*> table(&CudaLibrary::kernels, {{c10::kCPU, &cpu::kDeviceKernels}});
   return table;
 }
 

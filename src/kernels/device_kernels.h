@@ -51,7 +51,7 @@ extern const DeviceKernels kDeviceKernels;
 }  // namespace cpu
 
 /// Gives a type of devices its own, which live as long as the process; nullptr takes them back.
-/// The CPU has kernels from the beginning, and CUDA, if mezzo was built with it.
+/// The CPU has kernels from the beginning, and CUDA, if there is a libmezzo_cuda.so.
 void set_device_kernels(c10::DeviceType device_type, const DeviceKernels* kernels);
 
 /// The kernels of a device; if it has none, the specifications.

@@ -8,9 +8,6 @@
 #include <cstdint>
 
 #include "kernels/per_device.h"
-#ifdef MEZZO_HAS_CUDA
-#include "kernels/cuda/device_facts.h"
-#endif
 
 namespace mezzo::kernels {
 namespace {
@@ -18,11 +15,7 @@ namespace {
 enum class Image : int8_t { kUnknown, kPresent, kMissing };
 
 PerDevice<WhyNoKernelImage>& checks() {
-  static PerDevice<WhyNoKernelImage> checks{
-#ifdef MEZZO_HAS_CUDA
-      {c10::kCUDA, [](c10::DeviceIndex device) { return cuda::why_no_image(device); }},
-#endif
-  };
+  static PerDevice<WhyNoKernelImage> checks(&CudaLibrary::why_no_image);
   return checks;
 }
 

@@ -13,7 +13,7 @@ namespace mezzo::kernels {
 bool has_kernel_image(c10::Device device);
 
 /// Why kernels cannot run on a device; empty if they can.
-using WhyNoKernelImage = std::string (*)(c10::DeviceIndex device);
+using WhyNoKernelImage = std::string (*)(int device);
 
 /// For tests: the check for a type of devices; nullptr: all have an image, as is so initially except for CUDA.
 void set_kernel_image_check(c10::DeviceType device_type, WhyNoKernelImage check);

@@ -24,9 +24,6 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using OptionalTensors = c10::List<OptionalTensor>;
 
-/// Keeps the draws of rounding apart from those of dropout under the same seed.
-constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
-
 bool can_run(const ParameterUpdate& update) {
   const at::Tensor &param = update.param, &half_copy = update.half_copy;
   const bool slots_fit = std::ranges::all_of(update.slots, [&](const at::Tensor& slot) {
@@ -36,12 +33,6 @@ bool can_run(const ParameterUpdate& update) {
          has_kernel(update.gradient.scalar_type()) && slots_fit &&
          (!update.step.defined() || update.step.scalar_type() == at::kFloat) &&
          (!half_copy.defined() || (is_half(half_copy.scalar_type()) && same_dense_layout(half_copy, param)));
-}
-
-/// Whether `eps` hides what a second moment with this decay loses when denormals are flushed.
-bool hides_denormals(double eps, double decay) {
-  constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
-  return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
 }
 
 /// By the kernel of the device, where it can take the update, else by the specification.
@@ -383,13 +374,5 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
   const auto [norm, found_inf, sum_of_squares, inv_scale, clip] = summarize_op(gradients, if_defined(scale), max_norm);
   return {norm, found_inf, sum_of_squares, inv_scale, clip};
 }
-
-bool flushes_denormals(const AdamSettings& settings) { return hides_denormals(settings.eps, settings.beta2); }
-
-bool flushes_denormals(const RmspropSettings& settings) {
-  return !settings.centered && hides_denormals(settings.eps, settings.alpha);
-}
-
-uint64_t rounding_key_seed(const ParameterUpdate& update) { return *update.rounding_seed ^ kRoundingStream; }
 
 }  // namespace mezzo::kernels

@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "kernels/parameter_update.h"
@@ -27,13 +29,20 @@ namespace mezzo::kernels {
 
 using ParameterUpdates = std::vector<ParameterUpdate>;
 
+/// Whether `eps` hides what a second moment with this decay loses when denormals are flushed.
+inline bool hides_denormals(double eps, double decay) {
+  constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
+  return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
+}
 /// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. All that
 /// flushing the second moment ever loses is below smallest_normal / (1 - beta2), and its root must
 /// be lost anyway where `eps` is added to it. What the first moment loses moves a weight by less
 /// than lr * smallest_normal / (1 - beta1) / eps.
-bool flushes_denormals(const AdamSettings& settings);
+inline bool flushes_denormals(const AdamSettings& settings) { return hides_denormals(settings.eps, settings.beta2); }
 /// As `adam`. Not if `centered`: the difference of two moments may become negative.
-bool flushes_denormals(const RmspropSettings& settings);
+inline bool flushes_denormals(const RmspropSettings& settings) {
+  return !settings.centered && hides_denormals(settings.eps, settings.alpha);
+}
 
 /// Slots: exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad. Needs a step count.
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
@@ -88,7 +97,7 @@ void muon(const ParameterUpdates& updates, const MuonSettings& settings, const G
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site);
 }  // namespace reference
 
-/// Keys the rounding of `update.param`: the parameter's index is the site.
-uint64_t rounding_key_seed(const ParameterUpdate& update);
+/// Keys the rounding of `update.param`, apart from dropout under the same seed: the parameter's index is the site.
+inline uint64_t rounding_key_seed(const ParameterUpdate& update) { return *update.rounding_seed ^ 0x5B8F3C2E9D6A1705; }
 
 }  // namespace mezzo::kernels

@@ -201,17 +201,16 @@ def test_two_folders_of_a_build_find_mezzo(package, site):
     assert done.stdout.count("-- definitions: USE_DISTRIBUTED;USE_C10D_GLOO\n") == 2
 
 
-def test_what_is_installed_finds_cudas_runtime_in_the_wheel(site, tmp_path):
+def test_what_is_installed_needs_no_library_of_cuda_but_in_libmezzo_cuda(site, tmp_path):
     site.headers("cu13", "crt/host_config.h")
     site.write("nvidia/cu13/lib/libcudart.so.13").write("torch/include/torch/csrc/api/include/empty.h")
     build = tmp_path / "build"
     done = configure(ROOT, build, f"-DCMAKE_PREFIX_PATH={site.folder / 'torch'}", "-DMEZZO_BUILD_TESTS=OFF", "-DMEZZO_VENV=none",
                      PATH=make_nvcc(tmp_path / "bin", "13.0"))
     assert "-- mezzo: with kernels for GPUs 90 by" in done.stdout, done.stderr
-    folder = site.folder / "nvidia/cu13/lib"
-    libraries, = [line for line in (build / "mezzo.pc").read_text().splitlines() if line.startswith("Libs:")]
-    assert {os.path.realpath(word) for word in shlex.split(libraries) if "libcudart" in word} == {str(folder / "libcudart.so.13")}
-    assert str(folder) in {os.path.realpath(word.removeprefix("-Wl,-rpath,")) for word in shlex.split(libraries) if word.startswith("-Wl,-rpath,")}
-    rules = (build / "cmake_install.cmake").read_text()
-    search = re.search(r'NEW_RPATH "(.*)"', rules)[1].replace("\\$ORIGIN", "$ORIGIN").split(":")
-    assert "$ORIGIN/../lib/mezzo/torch/lib/../../nvidia/cu13/lib" in search and str(folder) in map(os.path.realpath, search)
+    links = {target: line for target, line in re.findall(r"^build (\S+): CXX_\w+_LINKER__\w+ (.*)$", (build / "build.ninja").read_text(), re.MULTILINE)}
+    assert {target for target, line in links.items() if "cudart" in line or "torch_cuda" in line} == {"src/libmezzo_cuda.so"} < set(links)
+    for file in "mezzo.pc", "CMakeFiles/Export/*/mezzoTargets.cmake", "cmake_install.cmake":
+        file, = build.glob(file)
+        assert not re.search("cudart|torch_cuda", file.read_text()), file
+    assert "libmezzo_cuda.so" in (build / "cmake_install.cmake").read_text()

@@ -58,7 +58,7 @@ struct KeptWarnings : c10::WarningHandler {
 };
 
 TEST_F(GpuKernelsTest, LibTorchTakesOverOnADeviceThatTheKernelsWereNotCompiledForAndOneWarningSaysSo) {
-  kernels::set_kernel_image_check(kType, [](c10::DeviceIndex index) -> std::string {
+  kernels::set_kernel_image_check(kType, [](int index) -> std::string {
     return index == 0 ? "compute capability 6.1, no kernel image is available" : "";
   });
   KeptWarnings warnings;

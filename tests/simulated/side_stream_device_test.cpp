@@ -5,13 +5,11 @@
 #include <optional>
 #include <thread>
 
-#include "encoder/side_stream.h"
+#include "memory/side_stream.h"
 #include "simulated/device_test.h"
 
 namespace mezzo::simulated {
 namespace {
-
-using encoder::SideStream;
 
 class SideStreamDeviceTest : public DeviceTest {
  protected:

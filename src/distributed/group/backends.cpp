@@ -10,8 +10,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "distributed/group/nccl_backend.h"
 #include "graph/step_recording.h"
+#include "kernels/cuda_library.h"
 
 namespace mezzo::distributed {
 namespace {
@@ -56,6 +56,11 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const RankEnvironment& envi
 
 }  // namespace
 
+bool has_nccl() {
+  const CudaLibrary* const cuda = cuda_library();
+  return cuda != nullptr && cuda->make_nccl_backend != nullptr;
+}
+
 void check_backend(const c10::Device& device) {
   TORCH_CHECK_VALUE(device.is_cpu() || (device.is_cuda() && has_nccl()), "collectives on ", device,
                     " need a LibTorch with NCCL, which mezzo was not built with; use the CPU, or build against a CUDA "
@@ -75,8 +80,9 @@ void add_backends(c10d::ProcessGroup& group,
   group.setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO, gloo);
   group.setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (device.is_cuda()) {
-    group.setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
-                     make_nccl_backend(store, environment.rank, environment.world_size, device, timeout));
+    group.setBackend(
+        c10::kCUDA, ProcessGroup::BackendType::NCCL,
+        cuda_library()->make_nccl_backend(store, environment.rank, environment.world_size, device, timeout));
     group.setDefaultBackend(ProcessGroup::BackendType::NCCL);
   }
 }

@@ -10,6 +10,9 @@
 
 namespace mezzo::distributed {
 
+/// Whether libmezzo_cuda.so is there and has NCCL.
+bool has_nccl();
+
 /// @throws c10::ValueError  where collectives on `device` are not possible in this build.
 void check_backend(const c10::Device& device);
 

@@ -7,7 +7,7 @@
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/block_ops.h"
 #include "encoder/cuda/row_tensors.h"
-#include "encoder/products.h"
+#include "encoder/device_products.h"
 #include "encoder/sequence_layout.h"
 #include "kernels/cuda/tensors.h"
 
@@ -42,17 +42,15 @@ Inputs inputs_of(const AttentionArguments& attention) {
   Inputs inputs;
   inputs.biases = {dense(attention.biases.query), dense(attention.biases.key), dense(attention.biases.value)};
   inputs.rotary = rotary.defined() ? rotary.to(at::kFloat).contiguous() : rotary;
-  Products products;
   const auto multiply = [&](const at::Tensor& rows, const at::Tensor& bias, const at::Tensor& table,
                             at::Tensor& with_bias, at::Tensor& product) {
     if (table.defined()) {
       with_bias = bias.defined() ? at::add(rows, bias.to(rows.scalar_type())) : rows;
-      product = products.add(by_heads(with_bias, num_heads), by_heads(table, num_heads).transpose(1, 2), at::kFloat);
+      product = device_product(by_heads(with_bias, num_heads), by_heads(table, num_heads).transpose(1, 2), at::kFloat);
     }
   };
   multiply(attention.query, inputs.biases.query, relative.key, inputs.query, inputs.of_queries);
   multiply(attention.key, inputs.biases.key, relative.query, inputs.key, inputs.of_keys);
-  products.compute();
   return inputs;
 }
 
@@ -119,19 +117,17 @@ void add_relative_gradients(const AttentionArguments& attention,
                             const at::Tensor& grad_of_keys,
                             AttentionGradients& gradients) {
   const int64_t num_heads = attention.description.num_heads;
-  Products products;
   const auto add = [&](const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& table,
                        const at::Tensor& grad_rows) {
     if (!table.defined()) {
       return at::Tensor();
     }
-    products.add_to(by_heads(grad_rows, num_heads), grad, by_heads(table, num_heads));
-    return products.add(grad.transpose(1, 2), by_heads(rows, num_heads), at::kFloat);
+    add_device_product(by_heads(grad_rows, num_heads), grad, by_heads(table, num_heads));
+    return device_product(grad.transpose(1, 2), by_heads(rows, num_heads), at::kFloat);
   };
   const auto& relative = attention.description.relative;
   const auto key = add(grad_of_queries, inputs.query, relative.key, gradients.query),
              query = add(grad_of_keys, inputs.key, relative.query, gradients.key);
-  products.compute();
   const auto finish = [](const at::Tensor& of_heads, const at::Tensor& rows, at::Tensor& table, at::Tensor& bias) {
     if (of_heads.defined()) {
       table = of_heads.transpose(0, 1).flatten(1);  // [heads, R, head_size] -> [R, heads * head_size]

@@ -9,8 +9,8 @@
 #include "encoder/block_ops.h"
 #include "encoder/cuda/row_launchers.h"
 #include "encoder/row_tensors.h"
-#include "encoder/side_stream.h"
 #include "kernels/cuda/tensors.h"
+#include "memory/side_stream.h"
 
 /// Tensors as the row-wise kernels take them, and sums that they leave in parts.
 namespace mezzo::encoder::MEZZO_CUDA {

@@ -19,7 +19,7 @@
 #include "encoder/packed_weights.h"
 #include "encoder/products.h"
 #include "encoder/side_by_side.h"
-#include "encoder/side_stream.h"
+#include "memory/side_stream.h"
 
 /// What the blocks share.
 namespace mezzo::encoder::fused {

@@ -319,12 +319,6 @@ void muon(const ParameterUpdates& updates, const MuonSettings& settings, const G
   });
 }
 
-at::Tensor gradient_norms(std::vector<at::Tensor> gradients, double norm_type, at::ScalarType dtype) {
-  const auto options = gradients.front().options().dtype(dtype);
-  std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
-  return gradients.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(gradients, norm_type, dtype));
-}
-
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
                                     const at::Tensor& scale,
                                     double max_norm) {

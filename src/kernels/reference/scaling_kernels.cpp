@@ -60,6 +60,12 @@ at::Tensor scale_times_inverse(const at::Tensor& scale) { return scale * inverse
 
 }  // namespace
 
+at::Tensor gradient_norms(std::vector<at::Tensor> gradients, double norm_type, at::ScalarType dtype) {
+  const auto options = gradients.front().options().dtype(dtype);
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
+  return gradients.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(gradients, norm_type, dtype));
+}
+
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
   std::vector<at::Tensor> finite_if_all_are;
   if (!scale.reproduce_pytorch) {

@@ -7,7 +7,7 @@
 
 #include <mutex>
 
-#include "distributed/group/nccl_backend.h"
+#include "distributed/group/backends.h"
 #include "distributed/rank_threads.h"
 
 namespace mezzo::distributed {

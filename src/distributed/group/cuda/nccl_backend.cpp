@@ -1,18 +1,11 @@
-#include "distributed/group/nccl_backend.h"
-
-#include <c10/util/Exception.h>
-
 #include <cstdlib>
-
-#ifdef USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-#endif
+
+#include "kernels/cuda_library.h"
 
 namespace mezzo::distributed {
 
-#ifdef USE_C10D_NCCL
-
-bool has_nccl() { return true; }
+CudaLibrary::MakeNcclBackend make_nccl_backend;
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank,
@@ -28,16 +21,5 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
   backend->setBoundDeviceId(device);
   return backend;
 }
-
-#else
-
-bool has_nccl() { return false; }
-
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
-    const c10::intrusive_ptr<c10d::Store>&, int, int, const c10::Device&, std::chrono::milliseconds) {
-  TORCH_INTERNAL_ASSERT(false, "check_backend() comes first");
-}
-
-#endif
 
 }  // namespace mezzo::distributed

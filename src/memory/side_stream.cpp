@@ -1,4 +1,4 @@
-#include "encoder/side_stream.h"
+#include "memory/side_stream.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -8,7 +8,7 @@
 
 #include "memory/stream_order.h"
 
-namespace mezzo::encoder {
+namespace mezzo {
 namespace {
 
 thread_local SideStream* of_thread = nullptr;
@@ -52,4 +52,4 @@ std::optional<c10::Stream> SideStream::fork(const std::vector<at::Tensor>& tenso
   return self.side_;
 }
 
-}  // namespace mezzo::encoder
+}  // namespace mezzo

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-namespace mezzo::encoder {
+namespace mezzo {
 
 /// Work of a thread on an accelerator beside its current stream, for results that nothing waits for: of small kernels,
 /// each of which leaves most of the device idle, two streams get more done. Who wants that of what it calls
@@ -29,12 +29,13 @@ class SideStream {
     body();
   }
 
- private:
+  /// The stream of `run`, after what the current one was given so far; nullopt to stay on the current one.
   static std::optional<c10::Stream> fork(const std::vector<at::Tensor>& tensors);
 
+ private:
   SideStream* const outer_;
   std::optional<c10::Stream> main_, side_;
   std::vector<at::Tensor> tensors_;  // alive as long as its work
 };
 
-}  // namespace mezzo::encoder
+}  // namespace mezzo
