@@ -20,11 +20,11 @@ done
 [[ -n $(compgen -G "$staging/mezzo/torch*/mezzo_parquet.so") ]] ||
   echo "wheel: without Parquet. Install pyarrow in ${MEZZO_VENV:-.venv} and run scripts/build.sh again to have it."
 
-# The metadata is that of pyproject.toml. Then the tag says what the libraries ask of a machine.
+# The metadata comes from pyproject.toml. The tag says which symbols of the system's libraries are needed; torch brings libgomp.
 "$bin/python" -m pip wheel . --no-deps --no-build-isolation --disable-pip-version-check --quiet --wheel-dir "$staging/made" \
   -C wheel.cmake=false -C wheel.platlib=true -C wheel.packages="$staging/mezzo"
 made=$(echo "$staging"/made/mezzo-*.whl)
-tag=$("$bin/auditwheel" show "$made" 2>/dev/null | tr '\n' ' ' | grep -oP 'constrains the platform tag to "\K[^"]+')
+tag=$("$bin/auditwheel" show --json --ldpaths "$staging" "$made" 2>/dev/null | sed -n 's/.*"sym_tag": "\(.*\)".*/\1/p')
 mkdir -p dist
 name=$("$bin/wheel" tags --remove --platform-tag "$tag" "$made")
 mv "$staging/made/$name" dist
