@@ -28,16 +28,16 @@ namespace {
 constexpr int64_t kRoundRowsTo = 32;  // as batches of the trainer
 
 std::shared_ptr<ModelForTask> model_of(const ModelConfig& config) {
-  // A head for tokens, so that there is no pooler. The head is not used.
+  // With a head for tokens BERT has no pooler. The head is not used.
   return make_model(config, {std::ssize(config.label_names), RowsPer::kToken});
 }
 
-/// Of some elements of a weight and of their place: tells whether `weight.data` was written to, of which its version
-/// says nothing.
+/// A hash of some elements of a weight and of their address. It tells whether `weight.data` was written to, which
+/// leaves the weight's version as it is.
 uint64_t fingerprint(const at::Tensor& weight) {
   constexpr int64_t kElements = 32;
   const auto* bytes = static_cast<const std::byte*>(weight.const_data_ptr());
-  const auto size = static_cast<int64_t>(weight.storage().nbytes() / weight.element_size()) - weight.storage_offset();
+  const int64_t size = weight.is_non_overlapping_and_dense() ? weight.numel() : 1;
   auto hash = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(bytes));
   for (int64_t i = 0; i < size; i += (size / kElements) | 1) {  // an odd step visits all columns
     uint64_t element = 0;
@@ -64,7 +64,7 @@ class PythonEncoder : public torch::CustomClassHolder {
   /// Parameters `name`.lora_A and `name`.lora_B, to be adopted.
   void add_lora(const std::string& name, int64_t rank, double scale, double dropout) {
     auto* const dense = dynamic_cast<Dense*>(modules_.at(name));
-    TORCH_CHECK_VALUE(dense != nullptr, name, " is no linear layer");
+    TORCH_CHECK_VALUE(dense != nullptr, name, " is not a linear layer");
     dense->add_lora(rank, scale, dropout, kLoraSites + static_cast<uint32_t>(num_lora_++));
   }
 

@@ -8,12 +8,15 @@ import functools
 import inspect
 import json
 import warnings
+from typing import TypeVar
 
 import torch
 from torch import nn
 from transformers import modeling_outputs
 
 from mezzo import _library
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 _BERT = {"self.dropout": "attention_probs_dropout_prob", "": "hidden_dropout_prob"}
 # Of each base model: which field of the config the nn.Dropout modules stand for, by the end of their names.
@@ -43,18 +46,18 @@ class _OwnForward(Exception):
     """Why a call is left to the model's own code."""
 
 
-def optimize(model):
+def optimize(model: _Model) -> _Model:
     """Makes the encoders in a model compute on packed rows, without padding, with mezzo's operators.
 
-    Training and inference become faster; parameters, their names, ``state_dict()``, the signature of ``forward`` and the
-    types and shapes of its outputs stay. So do ``Trainer``, Accelerate, DistributedDataParallel, PEFT's LoRA and
-    sentence-transformers, before or after this call. Gradients arrive in the same ``.grad``, of the same dtype.
+    Parameters, ``state_dict()``, the signature of ``forward``, and the types and shapes of its outputs stay. Gradients
+    arrive in the same ``.grad``, with the same dtype. ``Trainer``, Accelerate, DistributedDataParallel, PEFT's LoRA and
+    sentence-transformers work as before. Call this before or after them.
 
     Differences from the model's own code:
 
     - ``last_hidden_state`` ``[B, S, H]`` is zero at padding. A classifier of texts computes the last layer for first
       tokens alone.
-    - Dropout draws one number per call from torch's default generator, which keys masks that are the same on every device.
+    - Dropout draws one number per call from torch's default generator. The masks follow from it, on every device.
     - Gradients can be differentiated once: ``create_graph=True`` does not work.
     - In eval mode without gradients, a CPU keeps a rearranged copy of the layers' weights, in the dtype of autocast.
 
@@ -64,14 +67,15 @@ def optimize(model):
 
     Args:
         model: a model of transformers, or a module that holds one. It is changed in place. Supported are BERT, RoBERTa,
-            XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, DeBERTa-v2 and ModernBERT, with any head except question answering. A second
-            call changes nothing. To undo it: ``base = model.base_model; base.__class__ = type(base).__base__``.
+            XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, DeBERTa-v2 and ModernBERT, with any head except question
+            answering. A second call changes nothing. To undo it, give the base model its class again:
+            ``base = model.base_model; base.__class__ = type(base).__base__``.
 
     Returns:
         ``model``.
 
     Raises:
-        ValueError: for a model that holds no supported encoder, or answers questions, which depends on states of padding.
+        ValueError: for a model without a supported encoder, and for question answering, which reads states of padding.
 
     Example::
 
@@ -97,7 +101,7 @@ def optimize(model):
             module.__class__ = _optimized(type(module), _run_classifier)
     if not found:
         raise ValueError(f"mezzo.optimize: {type(model).__name__} holds no encoder that mezzo computes. "
-                         f"It computes those of {_FAMILIES} from transformers.")
+                         f"It computes {_FAMILIES} of transformers.")
     return model
 
 
@@ -165,7 +169,7 @@ class _Packed:
     def warn(self, message):
         if message not in self.warned:
             self.warned.add(message)
-            warnings.warn(f"mezzo.optimize: {message}", stacklevel=5)
+            warnings.warn(f"mezzo.optimize: {message}", stacklevel=6)
 
     def forward(self, model, given):
         config = model.config
@@ -212,11 +216,11 @@ class _Packed:
 
 
 class _Mirror:
-    """An encoder in C++ on the parameters that a base model has, and what it was made of."""
+    """An encoder in C++ on the parameters of a base model, and the parts of the model that it stands for."""
 
     def __init__(self, model):
         self.links = []        # (dict, key, value): modules and parameters, which must still be there
-        self.values = []       # (function of a module, module, value): what else must be the same
+        self.values = []       # (function of a module, module, value): settings, which must still be the same
         self.modules = []      # dicts of all modules that are computed here
         self.switched = []     # dicts of those whose mode matters
         self.parameters = {}   # by the names of the encoder in C++
@@ -227,7 +231,7 @@ class _Mirror:
             if name != "pooler":
                 self._add(name, module)
         if model._parameters:
-            raise _OwnForward("the base model has parameters of its own")
+            raise _OwnForward("the base model has other parameters")
 
         fields = json.loads(model.config.to_json_string())
         for name in ("architectures", "id2label", "label2id", "num_labels", "problem_type"):
@@ -335,7 +339,7 @@ class _Mirror:
                 if module[hooks] and any(getattr(hook, "__name__", "") not in _HARMLESS_HOOKS for hook in module[hooks].values()):
                     raise _OwnForward("a module inside the encoder has a hook")
             if "forward" in module:
-                raise _OwnForward("a module inside the encoder has a forward of its own")
+                raise _OwnForward("a module inside the encoder has another forward")
             checkpointing = checkpointing or module.get("gradient_checkpointing", False)
         for module in self.switched:
             if module["training"] is not training:
