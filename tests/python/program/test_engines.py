@@ -159,8 +159,9 @@ def test_a_job_that_slurm_signals_saves_and_is_requeued(cluster, data, tmp_path,
     wait_until(tmp_path, lambda: (output / "metrics.jsonl").exists() and len(records(output, "step")) > 20)
     subprocess.run(["scancel", "--signal=USR1", job], env=cluster, check=True)
     wait_until(tmp_path, lambda: lines_of(tmp_path / "ends"))
-    now = ["scontrol", "update", f"JobId={job}", "StartTime=now"]  # Slurm itself would wait for two minutes
-    ends = wait_until(tmp_path, lambda: [subprocess.run(now, env=cluster, capture_output=True), len(ends := lines_of(tmp_path / "ends")) == 2 and ends][1])
+    # Slurm itself would wait for two minutes.
+    wait_until(tmp_path, lambda: subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], env=cluster, capture_output=True).returncode == 0)
+    ends = wait_until(tmp_path, lambda: len(ends := lines_of(tmp_path / "ends")) == 2 and ends)
     log = (tmp_path / "4294967294.log").read_text()
     assert ends == ["138 0", "0 1"], log
     stopped = int(re.search(r"stopped after step (\d+); go on with --resume auto$", log, re.M)[1])

@@ -6,11 +6,16 @@
 //   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
 //                       process may go on), EIO, ENOSPC, and at the MEZZO_FAULT_FOR - 1 calls after it;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
+//   MEZZO_LIES          as file systems on buckets do: fsync does nothing, and a rename copies, piece by piece, and
+//   then
+//                       removes. A kill empties the files that were written last, as many as this says: nothing had
+//                       reached the disk
 //   MEZZO_NO_MEMFD      there is no memory to share, whatever its value
 //   MEZZO_UNREADABLE    a file whose read() fails with EIO; or a folder, with a slash at its end, in which stat()
 //                       does, too
 // A thread that has made itself the least of all writes a checkpoint beside training: the calls of
 // other threads wait for its end, so that a call has the same number in each run.
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -27,7 +32,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -66,6 +73,36 @@ void log(long number, const char* call, const std::string& path) {
   }
 }
 
+bool lies() {
+  static const bool value = std::getenv("MEZZO_LIES") != nullptr;
+  return value;
+}
+
+/// Descriptors of the files that were written, the latest last.
+std::vector<int>& written() {
+  static std::vector<int> files;
+  return files;
+}
+
+std::mutex written_mutex;
+
+void note_written(int fd) {
+  struct stat status{}, last{};
+  const std::lock_guard lock(written_mutex);
+  if (::fstat(fd, &status) == 0 &&
+      (written().empty() || ::fstat(written().back(), &last) != 0 || last.st_ino != status.st_ino)) {
+    written().push_back(::fcntl(fd, F_DUPFD_CLOEXEC, 200));
+  }
+}
+
+void lose_written() {
+  const std::lock_guard lock(written_mutex);
+  const auto lost = std::min<size_t>(std::atol(variable("MEZZO_LIES").c_str()), written().size());
+  for (size_t i = 0; i < lost; ++i) {
+    ::syscall(SYS_ftruncate, written()[written().size() - 1 - i], 0);
+  }
+}
+
 std::atomic<pid_t> saver{0};  // the thread that saves, or 0
 
 struct Saver {
@@ -97,6 +134,7 @@ bool fails(const char* call, const std::string& path) {
     return false;
   }
   if (fault() == "kill") {
+    if (lies()) lose_written();
     ::kill(::getpid(), SIGKILL);
   } else if (fault() == "stop") {
     ::kill(::getpid(), SIGSTOP);
@@ -131,6 +169,43 @@ int unlink_at(const char* call, int folder, const char* name, int flags) {
 }
 
 mode_t mode_of(int flags, std::va_list arguments) { return (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0; }
+
+/// Each call counts, so that a kill may come between any two.
+int copy_file(const std::string& from, const std::string& to) {
+  const int source = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, from.c_str(), O_RDONLY | O_CLOEXEC));
+  const int target = open_at(AT_FDCWD, to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  struct stat status{};
+  if (source < 0 || target < 0 || ::fstat(source, &status) != 0) return -1;
+  std::string piece(static_cast<size_t>(status.st_size / 2 + 1), '\0');  // a kill may leave one half
+  long count = 0;
+  while ((count = ::syscall(SYS_read, source, piece.data(), piece.size())) > 0) {
+    ::write(target, piece.data(), static_cast<size_t>(count));
+  }
+  ::close(source);
+  ::close(target);
+  return 0;
+}
+
+int rename_by_copies(const std::string& from, const std::string& to) {
+  struct stat status{};
+  if (::syscall(SYS_newfstatat, AT_FDCWD, from.c_str(), &status, 0) != 0) return -1;
+  if (!S_ISDIR(status.st_mode)) {
+    return copy_file(from, to) == 0 ? ::unlink(from.c_str()) : -1;
+  }
+  ::mkdir(to.c_str(), 0777);
+  std::vector<std::string> names;
+  DIR* folder = ::opendir(from.c_str());
+  while (const dirent* entry = ::readdir(folder)) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  ::closedir(folder);
+  std::sort(names.begin(), names.end());  // manifest.json before most others
+  for (const std::string& name : names) {
+    if (copy_file(from + "/" + name, to + "/" + name) != 0) return -1;
+  }
+  for (const std::string& name : names) ::unlink((from + "/" + name).c_str());
+  return ::rmdir(from.c_str());
+}
 
 }  // namespace
 
@@ -184,16 +259,21 @@ int stat(const char* name, struct stat* status) noexcept {
 }
 
 ssize_t write(int fd, const void* data, size_t size) {
+  if (lies() && is_inside(path_of(fd))) note_written(fd);
   return fails("write", path_of(fd)) ? -1 : ::syscall(SYS_write, fd, data, granted(fd, size));
 }
 
-int fsync(int fd) { return fails("fsync", path_of(fd)) ? -1 : static_cast<int>(::syscall(SYS_fsync, fd)); }
+int fsync(int fd) {
+  if (lies()) return 0;
+  return fails("fsync", path_of(fd)) ? -1 : static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 int ftruncate(int fd, off_t size) noexcept {
   return fails("ftruncate", path_of(fd)) ? -1 : static_cast<int>(::syscall(SYS_ftruncate, fd, size));
 }
 
 int rename(const char* from, const char* to) noexcept {
+  if (lies() && is_inside(to)) return rename_by_copies(from, to);
   return fails("rename", to) ? -1 : static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 
