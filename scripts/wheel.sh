@@ -25,7 +25,7 @@ done
   -C wheel.cmake=false -C wheel.platlib=true -C wheel.packages="$staging/mezzo"
 made=$(echo "$staging"/made/mezzo-*.whl)
 tag=$("$bin/auditwheel" show --json --ldpaths "$staging" "$made" 2>/dev/null | sed -n 's/.*"sym_tag": "\(.*\)".*/\1/p')
-mkdir -p dist
+mkdir -p dist && rm -f dist/mezzo-*.whl
 name=$("$bin/wheel" tags --remove --platform-tag "$tag" "$made")
 mv "$staging/made/$name" dist
 echo "dist/$name"
