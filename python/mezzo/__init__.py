@@ -1,6 +1,7 @@
 """Mixed-precision training, and text classifiers: what the program mezzo has, for Python."""
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from mezzo._version import __version__
 
@@ -16,12 +17,20 @@ _MODULES = {  # name: module; of the same name, the module itself
 __all__ = sorted(_MODULES)
 
 
-def __getattr__(name):
-    if name in _MODULES:
-        module = importlib.import_module(f"mezzo.{_MODULES[name]}")
-        return module if name == _MODULES[name] else getattr(module, name)
-    raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
+if TYPE_CHECKING:
+    from mezzo import optim as optim
+    from mezzo._optimize import optimize as optimize
+    from mezzo._train import train as train
+    from mezzo.amp import (CastLog as CastLog, FiniteTracer as FiniteTracer, GradScaler as GradScaler, MasterWeights as MasterWeights,
+                           OpPolicy as OpPolicy, advise_scale as advise_scale, autocast as autocast)
+    from mezzo.text import Classifier as Classifier, Tokenizer as Tokenizer
+else:
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            module = importlib.import_module(f"mezzo.{_MODULES[name]}")
+            return module if name == _MODULES[name] else getattr(module, name)
+        raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*globals(), *_MODULES])

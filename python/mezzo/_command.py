@@ -6,7 +6,7 @@ import sys
 from mezzo import _library
 
 
-def main():
+def main() -> None:
     try:
         program, environment = _library.program()
     except ImportError as error:

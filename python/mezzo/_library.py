@@ -4,18 +4,22 @@ import functools
 import importlib.util
 import os
 
+TYPE_CHECKING = False  # of typing, whose import takes the command as long as the rest
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class UnsupportedTorch(ImportError):
     """There is no torch, or this package has no build for it."""
 
 
-def package_folder(name):
+def package_folder(name: str) -> str | None:
     """The folder of an installed package, which is not imported; None if there is none."""
     spec = importlib.util.find_spec(name)
     return spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else None
 
 
-def torch_version():
+def torch_version() -> str:
     """The installed torch's version without the patch, such as 2.13."""
     folder = package_folder("torch")
     if folder is None:
@@ -25,7 +29,7 @@ def torch_version():
     return ".".join(version.split("'")[1].split(".")[:2])
 
 
-def builds():
+def builds() -> list[str]:
     """The versions of torch that this package has builds for, oldest first."""
     found = [name.removeprefix("torch") for folder in _folders() for name in os.listdir(folder) if name.startswith("torch")]
     if not found:
@@ -34,7 +38,7 @@ def builds():
 
 
 @functools.cache
-def folder():
+def folder() -> str:
     """The folder of the libraries and the program for the installed torch."""
     version = torch_version()
     for package in _folders():
@@ -45,31 +49,30 @@ def folder():
                            f"pip install 'torch=={builds()[-1]}.*'")
 
 
-def _folders():
+def _folders() -> list[str]:
     import mezzo
 
-    return mezzo.__path__  # two of an editable installation
+    return list(mezzo.__path__)  # two of an editable installation
 
 
-def program():
+def program() -> tuple[str, dict[str, str]]:
     """The path of the program, and its environment.
 
     The program looks for libraries beside the package. Those of a user site or an editable installation may lie elsewhere.
     """
     found = folder()
     beside = os.path.dirname(os.path.dirname(found))
-    torch, pyarrow = package_folder("torch"), package_folder("pyarrow")
-    elsewhere = [path for path, package in ((os.path.join(torch, "lib"), torch), (pyarrow, pyarrow))
-                 if package and os.path.dirname(package) != beside]
+    elsewhere = [os.path.join(package, *lib) for name, lib in (("torch", ["lib"]), ("pyarrow", []))
+                 if (package := package_folder(name)) and os.path.dirname(package) != beside]
     given = os.environ.get("LD_LIBRARY_PATH")
     paths = {"LD_LIBRARY_PATH": ":".join([*elsewhere, *([given] if given else [])])} if elsewhere else {}
     return os.path.join(found, "mezzo"), os.environ | paths
 
 
 @functools.cache
-def load():
+def load() -> "Any":
     """Loads the library into torch once. Returns torch.ops.mezzo."""
     import torch
 
-    torch.ops.load_library(os.path.join(folder(), "libmezzo_python.so"))
+    torch.ops.load_library(os.path.join(folder(), "libmezzo_python.so"))  # type: ignore[no-untyped-call]
     return torch.ops.mezzo

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type, assignment, attr-defined, no-untyped-call, no-untyped-def, var-annotated"
 """mezzo.optimize: encoders of transformers' models, computed on packed rows by torch.classes.mezzo.Encoder.
 
 Python finds out whether a call can be computed there and hands over the parameters; all computing is in C++.

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """Automatic mixed precision: torch.amp's names over mezzo's C++ core."""
 
 import functools

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """Optimizers of torch.optim that check, measure, unscale, clip and update in one step.
 
 They are subclasses of PyTorch's, with its hyperparameters, state and state_dict. A step reads gradients at most twice and never
@@ -60,7 +61,7 @@ class Optimizer(torch.optim.Optimizer):
         return True
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient.
 
         With `max_grad_norm`, does nothing if the norm is inf or NaN. Without, such gradients reach the weights, as in PyTorch,
@@ -370,7 +371,8 @@ class Muon(Optimizer, torch.optim.Muon):
         self._set_options(max_grad_norm, stochastic_rounding_seed)
         if not 0 <= ns_steps < 100:
             raise ValueError(f"Muon: ns_steps must be 0 to 99, got {ns_steps}")
-        super().__init__(params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn)
+        super().__init__(params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps,  # type: ignore[arg-type]
+                         adjust_lr_fn)
 
     def _operator(self) -> Callable[..., None]:
         return _library.load().muon_
@@ -389,13 +391,13 @@ class Muon(Optimizer, torch.optim.Muon):
 def view_of(optimizer: torch.optim.Optimizer) -> Any:
     """An optimizer as the C++ side sees it: its parameters, and what its step does by itself."""
     _library.load()
-    fuses = isinstance(optimizer, Optimizer)
+    own = optimizer if isinstance(optimizer, Optimizer) else None
     parameters = [group["params"] for group in optimizer.param_groups]
     names = [name for group in optimizer.param_groups for name in group.get("param_names", ())]
-    half_copies = list(map(_half_copy, optimizer._parameters())) if fuses else []
-    kind = 2 if fuses else int(getattr(optimizer, "_step_supports_amp_scaling", False))
+    half_copies = list(map(_half_copy, own._parameters())) if own else []
+    kind = 2 if own else int(getattr(optimizer, "_step_supports_amp_scaling", False))
     return torch.classes.mezzo.OptimizerView(type(optimizer).__name__, kind, parameters, names, half_copies,
-                                             optimizer.max_grad_norm if fuses else 0.0, fuses and optimizer._takes_sparse_gradients)
+                                             own.max_grad_norm if own else 0.0, own is not None and own._takes_sparse_gradients)
 
 
 def _half_copy(parameter: Tensor) -> Tensor | None:
