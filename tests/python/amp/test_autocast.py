@@ -1,7 +1,7 @@
-"""AutocastGuard against torch.autocast: the same thread-local state, in any nesting of the two."""
+"""mezzo.autocast against torch.autocast: the same thread-local state, in any nesting of the two."""
 import random
 
-import _mezzo
+import mezzo
 import pytest
 import torch
 from devices import DEVICES
@@ -53,16 +53,16 @@ def trace(regions, kinds, fail, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(300))
-def test_any_nesting_of_cpp_and_python_regions_sets_what_python_alone_sets(seed, device):
+def test_any_nesting_of_mezzos_and_pytorchs_regions_sets_what_pytorchs_alone_set(seed, device):
     rng = random.Random(seed)
     regions = list(random_regions(rng, device))
     fail = rng.random() < 0.3
-    mixed = [rng.choice([torch.autocast, _mezzo.autocast]) for _ in regions]
+    mixed = [rng.choice([torch.autocast, mezzo.autocast]) for _ in regions]
     expected = trace(regions, [torch.autocast] * len(regions), fail, device)
     assert expected[0] == expected[-1]
     # A guard inside a region of another dtype keeps no casts: Python's would get those of the other dtype.
     has_one_dtype = len({region["dtype"] for region in regions}) == 1
-    for kinds in ([_mezzo.autocast] * len(regions), mixed):
+    for kinds in ([mezzo.autocast] * len(regions), mixed):
         found = trace(regions, kinds, fail, device)
         assert found == expected if has_one_dtype else without_cache(found) == without_cache(expected)
         assert found[0] == found[-1]
@@ -81,7 +81,7 @@ def test_a_weight_is_cast_to_the_dtype_of_its_region_in_any_nesting(seed, device
     def check(rest, expected):
         assert (weight @ weight).dtype == expected
         for region in rest[:1]:
-            with _mezzo.autocast(**region):
+            with mezzo.autocast(**region):
                 check(rest[1:], region["dtype"] if region["enabled"] else torch.float32)
             assert (weight @ weight).dtype == expected
 

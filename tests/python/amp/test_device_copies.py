@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import _mezzo
+import mezzo
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -60,31 +61,32 @@ def test_clipping_on_the_device_does_not_wait():
 
 def test_a_scaler_waits_for_found_infs_and_scales_that_come_to_the_cpu():
     with Copies() as copies:
-        scaler = _mezzo.GradScaler()
+        scaler = mezzo.GradScaler("cpu")
         scaler.scale([torch.ones(()), torch.ones((), device="meta")])
         assert copies.asked == {DOES_NOT}
-        assert scaler.step(_mezzo.SGD(parameters("cpu", "meta"), 0.1))
+        assert scaler.step(torch.optim.SGD(parameters("cpu", "meta"), 0.1, foreach=False)).stepped()
         scaler.update()
     assert copies.asked == {WAITS, DOES_NOT}
     with Copies() as copies:
-        scaler = _mezzo.GradScaler()
+        scaler = mezzo.GradScaler("cpu")
         scaler.scale(torch.ones((), device="meta"))
         scaler.scale(torch.ones(()))
     assert copies.asked == {WAITS}
 
 
 def test_mezzos_optimizers_wait_for_norms_that_come_to_the_cpu():
-    optimizer = _mezzo.MezzoOptimizer("sgd", [parameters("cpu", "meta")], [0.0], 0.1)
+    optimizer = mezzo.optim.SGD(parameters("cpu", "meta"), 0.1, max_grad_norm=1.0)
     with Copies() as copies:
-        assert optimizer.check_gradients(torch.tensor(8.0)) == 0
+        optimizer.step()
+    assert optimizer.skipped == 0
     assert copies.asked == {WAITS, DOES_NOT}
 
 
 def test_reports_wait_for_what_comes_to_the_cpu():
     with Copies() as copies:
-        assert not _mezzo.overflow_report(_mezzo.SGD(parameters("cpu", "meta"), 0.1)).overflowed
+        assert not _mezzo.overflow_report(parameters("cpu", "meta")).overflowed
         cpu, device = (p.grad for p in parameters("cpu", "meta"))
-        assert len(_mezzo.count_gradient_exponents([("both", [cpu, device]), ("device", [device])], 1.0)) == 2
+        assert len(mezzo.advise_scale(dict(both=[cpu, device], device=device), 1.0).groups) == 2
     assert copies.asked == {WAITS}
 
 

@@ -6,18 +6,18 @@ documented differences D1 to D3, and nothing else. The other differences are ass
 - arguments out of range are refused where PyTorch takes them (`OUT_OF_RANGE`);
 - D5: step() without any gradient leaves the optimizer's stage as it was; PyTorch's is put back before going on;
 - an optimizer that applies the scale itself, without any gradient, is an error as for any other.
-Both sides drive the same C++ optimizers, except that FusedSGD is compared with torch.optim.SGD(fused=True).
+Both sides drive the same optimizers: those of torch.optim, fused ones too, and mezzo.optim.SGD.
 """
 import collections
 import copy
 import math
 import random
 
-import _mezzo
+import mezzo
 import pytest
 import torch
 from devices import DEVICES
-from scaled_optimizers import PyTorchFused, Shim
+from scaled_optimizers import Told
 from torch.amp.grad_scaler import OptState
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -94,20 +94,17 @@ class Side:
         self.new_scaler()
 
     def optimizer(self, kind, parameters):
-        if kind == "fused":
-            if self.mezzo:
-                return _mezzo.FusedSGD(parameters, lr=0.125)
-            return PyTorchFused(parameters, lr=0.125, fused=True)
-        optimizer = {
-            "sgd": lambda: _mezzo.SGD(parameters, lr=0.125),
-            "momentum": lambda: _mezzo.SGD(parameters, lr=0.125, momentum=0.5),
-            "adamw": lambda: _mezzo.AdamW(parameters, lr=0.01),
+        return {
+            "sgd": lambda: Told(torch.optim.SGD)(parameters, lr=0.125),
+            "momentum": lambda: Told(torch.optim.SGD)(parameters, lr=0.125, momentum=0.5),
+            "adamw": lambda: Told(torch.optim.AdamW)(parameters, lr=0.01),
+            "fused": lambda: Told(torch.optim.SGD)(parameters, lr=0.125, fused=True),
+            "mezzo": lambda: Told(mezzo.optim.SGD)(parameters, lr=0.125),
         }[kind]()
-        return optimizer if self.mezzo else Shim(optimizer, parameters)
 
     def new_scaler(self):
         if self.mezzo:
-            self.scaler = _mezzo.GradScaler(**self.options, reproduce_pytorch=self.reproduce_pytorch)
+            self.scaler = mezzo.GradScaler(self.device, **self.options, reproduce_pytorch=self.reproduce_pytorch)
         else:
             kind = torch.amp.GradScaler if self.reproduce_pytorch else DocumentedGradScaler
             self.scaler = kind(self.device, **self.options)
@@ -146,7 +143,8 @@ class Side:
         self.scaler.unscale_(self.optimizers[index])
 
     def step(self, index):
-        return bool(self.scaler.step(self.optimizers[index]))
+        result = self.scaler.step(self.optimizers[index])
+        return result.stepped() if self.mezzo else bool(result)
 
     def update(self, *new_scale):
         self.scaler.update(*new_scale)
@@ -204,11 +202,14 @@ def random_values(rng, shape, dtype, wild):
     return values.to(dtype)
 
 
+DEVICE_KINDS = ("fused", "mezzo")  # which decide on the device
+
+
 def random_setup(rng, all_dtypes):
     optimizers = []
     for _ in range(rng.choice([1, 1, 2, 3])):
-        kind = rng.choice(["sgd", "momentum", "adamw", "fused"])
-        dtypes = [torch.float32] if kind == "fused" else all_dtypes if rng.random() < 0.15 else all_dtypes[:4]
+        kind = rng.choice(["sgd", "momentum", "adamw", "fused", "mezzo"])
+        dtypes = [torch.float32] if kind in DEVICE_KINDS else all_dtypes if rng.random() < 0.2 else all_dtypes[:4]
         parameters = [random_values(rng, rng.choice([[], [1], [3], [0], [2, 3]]), rng.choice(dtypes), wild=False)
                       for _ in range(rng.randint(1, 3))]
         optimizers.append((kind, parameters))
@@ -346,7 +347,7 @@ def run(seed, reproduce_pytorch, device):
         if refused(theirs, call):
             assert outcome(ours, call)[0] == "ValueError", trace
             counts["refused"] += 1
-        elif name == "step" and setup["optimizers"][call[1]][0] == "fused" and unchecked(theirs, call[1]):
+        elif name == "step" and setup["optimizers"][call[1]][0] in DEVICE_KINDS and unchecked(theirs, call[1]):
             assert outcome(ours, call)[0] == "RuntimeError", trace
             counts["fused without gradients"] += 1
         else:
@@ -401,12 +402,12 @@ def test_options_are_checked_where_pytorch_checks_them():
         with pytest.raises(AssertionError):
             torch.amp.GradScaler("cpu", **bad)
         with pytest.raises(ValueError):
-            _mezzo.GradScaler(**bad)
+            mezzo.GradScaler("cpu", **bad)
 
 
 def test_a_state_of_pytorch_loads_into_mezzo_and_back():
     theirs = torch.amp.GradScaler("cpu", init_scale=12.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7)
-    ours = _mezzo.GradScaler()
+    ours = mezzo.GradScaler("cpu")
     ours.load_state_dict(theirs.state_dict())
     assert ours.state_dict() == theirs.state_dict()
     back = torch.amp.GradScaler("cpu")
@@ -439,8 +440,8 @@ def test_gradients_are_read_once_to_check_them(scale, check, device):
     CPU knows."""
     check = "_foreach_norm" if device == "cuda" else check
     parameter = torch.ones(10, device=device, requires_grad=True)
-    optimizer, scaler = _mezzo.FusedSGD([parameter], lr=0.1), _mezzo.GradScaler(init_scale=scale)
+    optimizer, scaler = torch.optim.SGD([parameter], lr=0.1, fused=True), mezzo.GradScaler(device, init_scale=scale)
     scaler.scale(parameter.sum()).backward()
     with Readings([parameter.grad]) as readings:
-        assert scaler.step(optimizer)
+        assert scaler.step(optimizer).stepped()
     assert readings.names == [check, "_fused_sgd_"]

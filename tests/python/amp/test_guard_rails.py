@@ -1,21 +1,22 @@
 """Hysteresis against a model in Python, the limit on skips in a row, and reports of what overflowed."""
+import functools
 import random
 
 import _mezzo
+import mezzo
 import pytest
 import torch
 
 INF, NAN = float("inf"), float("nan")
 
 
-def sgd(parameters, fused):
-    return (_mezzo.FusedSGD if fused else _mezzo.SGD)(parameters, 0.1)
+KINDS = {"plain": torch.optim.SGD, "fused": functools.partial(torch.optim.SGD, fused=True), "mezzo": mezzo.optim.SGD}
 
 
 def iterate(scaler, optimizer, parameter, factor=1.0):
     parameter.grad = None
     scaler.scale((parameter * factor).sum()).backward()
-    stepped = scaler.step(optimizer)
+    stepped = scaler.step(optimizer).stepped()
     scaler.update()
     return stepped
 
@@ -40,16 +41,16 @@ class Model:
             self.scale, self.growth = self.scale * 2, 0
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(5))
-def test_random_runs_follow_the_model(seed, fused):
+def test_random_runs_follow_the_model(seed, kind):
     rng = random.Random(seed)
     for _ in range(20):
         hysteresis, interval, share = rng.randint(1, 5), rng.randint(1, 6), rng.choice([0.1, 0.5, 0.9])
         model = Model(2.0**16, interval, hysteresis)
-        scaler = _mezzo.GradScaler(growth_interval=interval, hysteresis=hysteresis)
+        scaler = mezzo.GradScaler("cpu", growth_interval=interval, hysteresis=hysteresis)
         parameter = torch.ones(2, requires_grad=True)
-        optimizer = sgd([parameter], fused)
+        optimizer = KINDS[kind]([parameter], 0.1)
         for _ in range(30):
             overflows = rng.random() < share
             iterate(scaler, optimizer, parameter, rng.choice([INF, NAN, -INF]) if overflows else 1e-3)
@@ -60,20 +61,20 @@ def test_random_runs_follow_the_model(seed, fused):
                 assert scaler.state_dict()["_hysteresis_tracker"] == max(model.left, 0)
             if rng.random() < 0.1:  # through a checkpoint
                 state = scaler.state_dict()
-                scaler = _mezzo.GradScaler(growth_interval=interval, hysteresis=hysteresis)
+                scaler = mezzo.GradScaler("cpu", growth_interval=interval, hysteresis=hysteresis)
                 scaler.load_state_dict(state)
 
 
 def test_states_pass_to_pytorch_and_back():
-    scaler = _mezzo.GradScaler(hysteresis=3)
+    scaler = mezzo.GradScaler("cpu", hysteresis=3)
     parameter = torch.ones(1, requires_grad=True)
-    iterate(scaler, sgd([parameter], False), parameter, INF)
+    iterate(scaler, torch.optim.SGD([parameter], 0.1), parameter, INF)
     theirs = torch.amp.GradScaler("cpu")
     theirs.load_state_dict(scaler.state_dict())
     assert theirs.get_scale() == 65536
     scaler.load_state_dict(theirs.state_dict())
     assert scaler.state_dict()["_hysteresis_tracker"] == 3, "a state without the entry starts afresh"
-    assert "_hysteresis_tracker" not in _mezzo.GradScaler().state_dict()
+    assert "_hysteresis_tracker" not in mezzo.GradScaler("cpu").state_dict()
 
 
 @pytest.mark.parametrize("options, message", [
@@ -83,15 +84,15 @@ def test_states_pass_to_pytorch_and_back():
 ])
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        _mezzo.GradScaler(**options)
+        mezzo.GradScaler("cpu", **options)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("limit", [1, 3])
-def test_the_limit_counts_skips_in_a_row_and_names_the_cause(fused, limit):
-    scaler = _mezzo.GradScaler(max_consecutive_skips=limit, init_scale=4096)
+def test_the_limit_counts_skips_in_a_row_and_names_the_cause(kind, limit):
+    scaler = mezzo.GradScaler("cpu", max_consecutive_skips=limit, init_scale=4096)
     parameter = torch.ones(2, requires_grad=True)
-    optimizer = sgd([parameter], fused)
+    optimizer = KINDS[kind]([parameter], 0.1)
     for _ in range(3):  # a good step in between starts the count afresh
         for _ in range(limit - 1):
             iterate(scaler, optimizer, parameter, NAN)
@@ -106,10 +107,10 @@ def test_the_limit_counts_skips_in_a_row_and_names_the_cause(fused, limit):
 
 
 def test_nan_is_said_to_stay():
-    scaler = _mezzo.GradScaler(max_consecutive_skips=1)
+    scaler = mezzo.GradScaler("cpu", max_consecutive_skips=1)
     parameter = torch.ones(2, requires_grad=True)
     with pytest.raises(RuntimeError, match="NaN stays NaN at any scale: find its source with FiniteTracer"):
-        iterate(scaler, sgd([parameter], False), parameter, NAN)
+        iterate(scaler, torch.optim.SGD([parameter], 0.1), parameter, NAN)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
@@ -126,7 +127,7 @@ def test_a_report_counts_as_pytorch_does(dtype):
         if i != 7:
             parameter.grad = gradient
         parameters.append(parameter)
-    report = _mezzo.overflow_report(_mezzo.SGD(parameters, 0.1))
+    report = _mezzo.overflow_report(parameters)
     bad = [i for i, p in enumerate(parameters) if p.grad is not None and not p.grad.isfinite().all()]
     assert 2 < len(bad) < 11
     assert report.num_gradients == 11 and [g.index for g in report.overflowed] == bad
@@ -144,9 +145,9 @@ def test_a_report_counts_as_pytorch_does(dtype):
 def test_a_report_of_sparse_and_of_clean_gradients():
     parameter = torch.zeros(6, 2, requires_grad=True)
     parameter.grad = torch.sparse_coo_tensor([[1, 4, 1]], [[INF, 1.0], [2.0, 3.0], [-INF, 1.0]], (6, 2))
-    (entry,) = _mezzo.overflow_report(_mezzo.SGD([parameter], 0.1)).overflowed
+    (entry,) = _mezzo.overflow_report([parameter]).overflowed
     assert (entry.num_inf, entry.num_nan, entry.largest_finite, entry.num_values, entry.shape) == (0, 1, 3.0, 4, [6, 2])
     parameter.grad = torch.ones(6, 2)
-    report = _mezzo.overflow_report(_mezzo.FusedSGD([parameter], 0.1))
+    report = _mezzo.overflow_report([parameter])
     assert not report.overflowed and not report.has_nan() and report.num_gradients == 1
-    assert _mezzo.overflow_report(_mezzo.SGD([torch.zeros(2, requires_grad=True)], 0.1)).num_gradients == 0
+    assert _mezzo.overflow_report([torch.zeros(2, requires_grad=True)]).num_gradients == 0

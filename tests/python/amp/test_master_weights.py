@@ -1,7 +1,9 @@
 """Master weights against the recipe written out in PyTorch."""
 import collections
+import copy
 
 import _mezzo
+import mezzo
 import pytest
 import torch
 
@@ -19,6 +21,11 @@ def named(model):
     return dict(model.named_parameters())
 
 
+def optimizer_of(masters, kind, lr, max_grad_norm=0.0, weight_decay=0.01):
+    make = dict(adamw=mezzo.optim.AdamW, sgd=mezzo.optim.SGD)[kind]
+    return make(masters.named_parameters(), lr=lr, max_grad_norm=max_grad_norm, weight_decay=weight_decay)
+
+
 def batch(step, micro=0):
     generator = torch.Generator().manual_seed(1000 * step + micro)
     return torch.randn(8, 16, generator=generator), torch.randint(3, (8,), generator=generator)
@@ -34,15 +41,15 @@ def loss_of(model, step, micro=0):
 
 def train(model, dtype, kind, scale, accumulate, keep_norms=False, max_norm=0.0):
     """mezzo's: half weights and gradients, float32 masters."""
-    masters = _mezzo.MasteredModel(named(model), dtype, keep_norms)
-    optimizer = masters.optimizer(kind, 0.02, max_norm)
-    scaler = _mezzo.GradScaler(init_scale=scale)
+    masters = mezzo.MasterWeights(model, dtype, keep_norms_fp32=keep_norms)
+    optimizer = optimizer_of(masters, kind, 0.02, max_norm)
+    scaler = mezzo.GradScaler("cpu", init_scale=scale)
     for step in range(STEPS):
         for micro in range(accumulate):
             scaler.scale(loss_of(model, step, micro) / accumulate).backward()
             if accumulate > 1:
                 masters.accumulate_gradients()
-        assert optimizer.scaled_by(scaler)
+        assert scaler.step(optimizer).stepped()
         scaler.update()
         optimizer.zero_grad()
     return masters, optimizer
@@ -112,8 +119,8 @@ def test_state_round_trips_and_training_goes_on_to_the_bit():
     expected, _ = train(whole, torch.bfloat16, "adamw", 1024.0, 1)
 
     first = make_model()
-    masters = _mezzo.MasteredModel(named(first), torch.bfloat16)
-    optimizer = masters.optimizer("adamw", 0.02)
+    masters = mezzo.MasterWeights(first, torch.bfloat16)
+    optimizer = optimizer_of(masters, "adamw", 0.02)
 
     def steps(model, optimizer, some):
         for step in some:
@@ -123,12 +130,12 @@ def test_state_round_trips_and_training_goes_on_to_the_bit():
 
     steps(first, optimizer, range(7))
     second = make_model(seed=1)
-    others = _mezzo.MasteredModel(named(second), torch.bfloat16)
+    others = mezzo.MasterWeights(second, torch.bfloat16)
     others.load_state_dict({k: t.clone() for k, t in masters.state_dict().items()})
     for a, b in zip(first.parameters(), second.parameters()):
         assert torch.equal(a, b)
-    resumed = others.optimizer("adamw", 0.02)
-    resumed.load_state_dict({k: t.clone() for k, t in optimizer.state_dict().items()})
+    resumed = optimizer_of(others, "adamw", 0.02)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     steps(second, resumed, range(7, STEPS))
     for name, tensor in expected.state_dict().items():
         assert torch.equal(tensor, others.state_dict()[name]), name
@@ -146,7 +153,7 @@ def test_a_trained_model_converts_back_to_float32_and_trains_on():
 
 
 def test_what_would_lose_data_is_refused_by_name():
-    masters = _mezzo.MasteredModel(named(make_model()), torch.float16)
+    masters = mezzo.MasterWeights(make_model(), torch.float16)
     state = {k: t.clone() for k, t in masters.state_dict().items()}
     big = torch.full_like(state["out.bias"], 70000.0)
     for changed, message in [
@@ -168,17 +175,17 @@ def test_what_would_lose_data_is_refused_by_name():
         model = named(make_model())
         change()
         with pytest.raises(ValueError, match=message):
-            _mezzo.MasteredModel(model, torch.float16)
+            mezzo.MasterWeights(model.items(), torch.float16)
         assert all(p.dtype != torch.float16 for p in model.values()), "nothing has changed"
     model = named(make_model())
     model["out.bias"].data.fill_(1e5)
-    _mezzo.MasteredModel(model, torch.bfloat16)  # which reaches as far as float32
+    mezzo.MasterWeights(model.items(), torch.bfloat16)  # which reaches as far as float32
 
 
 def test_a_gradient_on_master_and_model_at_once_is_refused():
     model = make_model()
-    masters = _mezzo.MasteredModel(named(model), torch.bfloat16)
-    optimizer = masters.optimizer("sgd", 0.1)
+    masters = mezzo.MasterWeights(model, torch.bfloat16)
+    optimizer = optimizer_of(masters, "sgd", 0.1)
     loss_of(model, 0).backward()
     masters.accumulate_gradients()
     loss_of(model, 1).backward()
@@ -200,22 +207,22 @@ def test_small_gradients_survive_being_unscaled(dtype, kind, lr, accumulate):
     results = {}
     for how in ["step", "unscale", "float32"]:
         model = make_model()
-        scaler = _mezzo.GradScaler(init_scale=65536.0)
+        scaler = mezzo.GradScaler("cpu", init_scale=65536.0)
         if how == "float32":
             for p in model.parameters():
                 p.data = p.data.to(dtype).float()  # the weights that the half models start their forward from
-            parameters = [p for _, p in sorted(named(model).items())]
-            optimizer = _mezzo.MezzoOptimizer(kind, [parameters], [0.0], lr)
+            parameters = list(model.parameters())
+            optimizer = dict(adamw=mezzo.optim.AdamW, sgd=mezzo.optim.SGD)[kind](parameters, lr=lr, weight_decay=0.0)
         else:
-            masters = _mezzo.MasteredModel(named(model), dtype)
-            optimizer = masters.optimizer(kind, lr, weight_decay=0.0)
+            masters = mezzo.MasterWeights(model, dtype)
+            optimizer = optimizer_of(masters, kind, lr, weight_decay=0.0)
         scaler.scale(tiny_loss_of(model, 0)).backward()
         if accumulate and how != "float32":
             masters.accumulate_gradients()
         if how != "step":
-            optimizer.unscaled_by(scaler)
+            scaler.unscale_(optimizer)
             results[how, "gradients"] = [p.grad for p in (parameters if how == "float32" else masters.parameters())]
-        assert optimizer.scaled_by(scaler)
+        assert scaler.step(optimizer).stepped()
         scaler.update()
         results[how, "weights"] = ({n: p.detach() for n, p in named(model).items()} if how == "float32" else
                                    {n: t.clone() for n, t in masters.state_dict().items()})
@@ -236,15 +243,15 @@ def test_small_gradients_survive_being_unscaled(dtype, kind, lr, accumulate):
 
 def test_unscaled_gradients_of_half_weights_are_clipped_as_float32_ones():
     model, other = make_model(), make_model()
-    masters, others = _mezzo.MasteredModel(named(model), torch.float16), _mezzo.MasteredModel(named(other), torch.float16)
-    one, two = masters.optimizer("sgd", 1e6, 1e-8, 0.0), others.optimizer("sgd", 1e6, 0.0, 0.0)
+    masters, others = mezzo.MasterWeights(model, torch.float16), mezzo.MasterWeights(other, torch.float16)
+    one, two = optimizer_of(masters, "sgd", 1e6, 1e-8, 0.0), optimizer_of(others, "sgd", 1e6, 0.0, 0.0)
     for m, o, set_up in [(model, one, masters), (other, two, others)]:
-        scaler = _mezzo.GradScaler(init_scale=65536.0)
+        scaler = mezzo.GradScaler("cpu", init_scale=65536.0)
         scaler.scale(tiny_loss_of(m, 0)).backward()
         if o is two:
-            o.unscaled_by(scaler)
+            scaler.unscale_(o)
             assert _mezzo.clip_grad_norm_(set_up.parameters(), 1e-8) > 1e-8
-        assert o.scaled_by(scaler)
+        assert scaler.step(o).stepped()
     for name, weight in masters.state_dict().items():
         # Up to 1e-2 was added, times a norm that is summed otherwise: an ulp or two of either.
         torch.testing.assert_close(others.state_dict()[name], weight, rtol=2**-22, atol=1e-2 * 2**-22)
@@ -253,17 +260,17 @@ def test_unscaled_gradients_of_half_weights_are_clipped_as_float32_ones():
 def test_overflow_of_half_gradients_skips_the_step_after_unscaling_and_a_quotient_beyond_half_does_not():
     for scale, taken in [(2.0**60, False), (65536.0, True), (2.0**-20, True)]:
         model = make_model()
-        masters = _mezzo.MasteredModel(named(model), torch.float16)
-        optimizer = masters.optimizer("adamw", 0.02)
+        masters = mezzo.MasterWeights(model, torch.float16)
+        optimizer = optimizer_of(masters, "adamw", 0.02)
         before = [p.detach().clone() for p in model.parameters()]
-        scaler = _mezzo.GradScaler(init_scale=scale)
+        scaler = mezzo.GradScaler("cpu", init_scale=scale)
         scaler.scale(loss_of(model, 0)).backward()
         if scale < 1:  # true gradients of 2e9
             for p in model.parameters():
                 p.grad.fill_(2000.0)
-        optimizer.unscaled_by(scaler)
+        scaler.unscale_(optimizer)
         assert all(p.grad is None for p in model.parameters()), "the masters have them now"
-        assert optimizer.scaled_by(scaler) == taken
+        assert scaler.step(optimizer).stepped() == taken
         optimizer.zero_grad()
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before)) != taken
 
@@ -273,10 +280,10 @@ def test_frozen_parameters_are_half_in_the_model_and_keep_their_values(dtype):
     model = make_model()
     model.dense.weight.requires_grad_(False)
     start = {n: p.detach().clone() for n, p in named(model).items()}
-    masters = _mezzo.MasteredModel(named(model), dtype)
-    assert sorted(masters.names()) == ["dense.bias", "norm.bias", "norm.weight", "out.bias", "out.weight"]
+    masters = mezzo.MasterWeights(model, dtype)
+    assert sorted(name for name, _ in masters.named_parameters()) == ["dense.bias", "norm.bias", "norm.weight", "out.bias", "out.weight"]
     assert model.dense.weight.dtype == dtype and not model.dense.weight.requires_grad
-    optimizer = masters.optimizer("adamw", 0.02)
+    optimizer = optimizer_of(masters, "adamw", 0.02)
     loss_of(model, 0).backward()
     optimizer.step()
     state = masters.state_dict()
@@ -303,9 +310,9 @@ def test_a_tied_parameter_has_one_float32_master(dtype):
     model, truth = tied_model(), tied_model()
     names = dict(model.named_parameters(remove_duplicate=False))
     assert list(names) == ["encode.weight", "decode.weight"]
-    masters = _mezzo.MasteredModel(names, dtype)
-    assert masters.names() == ["decode.weight"], "the first of them; the binding sorts"
-    optimizer = masters.optimizer("sgd", 0.01)
+    masters = mezzo.MasterWeights(model, dtype)
+    assert [name for name, _ in masters.named_parameters()] == ["encode.weight"], "the first of them"
+    optimizer = optimizer_of(masters, "sgd", 0.01)
     loss(model).backward()
     optimizer.step()
     loss(truth).backward()
@@ -318,10 +325,10 @@ def test_a_tied_parameter_has_one_float32_master(dtype):
     assert torch.equal(model.encode.weight, state["encode.weight"].to(dtype)) and model.decode.weight is model.encode.weight
 
     values = {n: t.clone() for n, t in state.items()}
-    masters.load_state_dict({"decode.weight": values["decode.weight"] * 2})
+    masters.load_state_dict({"encode.weight": values["decode.weight"] * 2})
     assert torch.equal(masters.state_dict()["encode.weight"], values["decode.weight"] * 2)
-    with pytest.raises(ValueError, match="entries decode.weight and encode.weight of the state to load differ"):
-        masters.load_state_dict(values | {"encode.weight": values["encode.weight"] + 1})
+    with pytest.raises(ValueError, match="entries encode.weight and decode.weight of the state to load differ"):
+        masters.load_state_dict(values | {"decode.weight": values["encode.weight"] + 1})
     masters.load_state_dict(values)
     masters.to_float32()
     assert model.decode.weight is model.encode.weight and torch.equal(model.encode.weight, values["encode.weight"])

@@ -3,14 +3,14 @@ import json
 import random
 import threading
 
-import _mezzo
+import mezzo
 import pytest
 import torch
 from devices import DEVICES
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists, AutocastTestLists
 
-CPU = _mezzo.OpPolicy.preset("cpu")
-CUDA = _mezzo.OpPolicy.preset("cuda")
+CPU = mezzo.OpPolicy.preset("cpu")
+CUDA = mezzo.OpPolicy.preset("cuda")
 
 
 def resolve(name, modules):
@@ -72,7 +72,7 @@ def test_cpu_preset_does_what_pytorch_does_on_its_cpu_list(case):
     with torch.autocast("cpu", dtype):
         torch.manual_seed(0)
         expected = function(*args, **kwargs)
-    with _mezzo.autocast("cpu", dtype, policy=CPU):
+    with mezzo.autocast("cpu", dtype, policy=CPU):
         torch.manual_seed(0)
         assert same(function(*args, **kwargs), expected)
 
@@ -90,7 +90,7 @@ def cuda_cases(*groups):
 def test_cuda_preset_lowers_pytorchs_list(case, dtype):
     _, function, args, kwargs = case
     expected = function(*cast(args, dtype), **kwargs)
-    with _mezzo.autocast("cpu", dtype, policy=CUDA):
+    with mezzo.autocast("cpu", dtype, policy=CUDA):
         got = function(*args, **kwargs)
     assert same(got, expected)
     assert all(t.dtype == dtype for t in (got if isinstance(got, tuple) else [got]))
@@ -100,7 +100,7 @@ def test_cuda_preset_lowers_pytorchs_list(case, dtype):
 def test_cuda_preset_computes_pytorchs_list_in_float32(case):
     _, function, args, kwargs = case
     expected = function(*cast(args, torch.float32), **kwargs)
-    with _mezzo.autocast("cpu", torch.float16, policy=CUDA):
+    with mezzo.autocast("cpu", torch.float16, policy=CUDA):
         got = function(*args, **kwargs)
     assert got.dtype == torch.float32 and same(got, expected)
 
@@ -110,7 +110,7 @@ def test_cuda_preset_promotes_pytorchs_list(case):
     _, function, args, kwargs = case
     expected = function(*cast(args, torch.float32), **kwargs)
     low = cast(args, torch.float16)
-    with _mezzo.autocast("cpu", torch.float16, policy=CUDA):
+    with mezzo.autocast("cpu", torch.float16, policy=CUDA):
         got, got_low = function(*args, **kwargs), function(*low, **kwargs)
     assert got.dtype == torch.float32 and same(got, expected)
     assert got_low.dtype == torch.float16 and same(got_low, function(*low, **kwargs))
@@ -122,16 +122,16 @@ def test_cuda_preset_leaves_built_in_promotion_alone(case):
     if name.startswith("__div__"):
         function = lambda a, b: a / b
     expected = function(*args, **kwargs)
-    with _mezzo.autocast("cpu", torch.float16, policy=CUDA):
+    with mezzo.autocast("cpu", torch.float16, policy=CUDA):
         assert same(function(*args, **kwargs), expected)
 
 
 def test_cuda_preset_bans_pytorchs_list():
     for name, args, module in CUDA_LISTS.banned:
-        with _mezzo.autocast("cpu", torch.float16, policy=CUDA):
+        with mezzo.autocast("cpu", torch.float16, policy=CUDA):
             with pytest.raises(RuntimeError, match="autocast: aten::binary_cross_entropy is banned by the op policy in force"):
                 getattr(module, name)(*args)
-            with _mezzo.autocast("cpu", torch.float16, enabled=False):
+            with mezzo.autocast("cpu", torch.float16, enabled=False):
                 getattr(module, name)(*args)
 
 
@@ -151,7 +151,7 @@ def test_a_devices_own_list_computes_what_it_does_under_pytorchs_autocast(device
     count = 0
     for name, function, args, kwargs in all_cases:
         results = []
-        for region in (torch.autocast(device, dtype), _mezzo.autocast(device, dtype), _mezzo.autocast(device, dtype, policy=policy)):
+        for region in (torch.autocast(device, dtype), mezzo.autocast(device, dtype), mezzo.autocast(device, dtype, policy=policy)):
             torch.manual_seed(0)
             with region:
                 results.append(function(*args, **kwargs))
@@ -162,7 +162,7 @@ def test_a_devices_own_list_computes_what_it_does_under_pytorchs_autocast(device
 
 @pytest.mark.parametrize("policy", [CPU, CUDA], ids=["cpu", "cuda"])
 def test_ignored_types_are_not_cast(policy):
-    with _mezzo.autocast("cpu", torch.bfloat16, policy=policy):
+    with mezzo.autocast("cpu", torch.bfloat16, policy=policy):
         for dtype in (torch.float64, torch.int64, torch.complex64):
             a = torch.ones(3, 3, dtype=dtype)
             assert (a @ a).dtype == dtype
@@ -238,7 +238,7 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
         return torch.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache)
 
     def by_policy(dtype, enabled, cache):
-        return _mezzo.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache, policy=CPU)
+        return mezzo.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache, policy=CPU)
 
     results, gradients = run_program(seed, python)
     got, got_gradients = run_program(seed, by_policy)
@@ -247,8 +247,8 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
     logs = []  # a log alone changes nothing, PyTorch's cache included
 
     def logged(dtype, enabled, cache):
-        logs.append(_mezzo.CastLog())
-        return _mezzo.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache, log=logs[-1])
+        logs.append(mezzo.CastLog())
+        return mezzo.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache, log=logs[-1])
 
     got, got_gradients = run_program(seed, logged)
     assert same(got, results) and same(got_gradients, gradients), seed
@@ -258,7 +258,7 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
     # are summed in another order.
     got, _ = run_program(seed, lambda *region: rng.choice([python, by_policy])(*region))
     assert same(got, results), seed
-    assert _mezzo.autocast_cache_size() == 0
+    assert torch.ops.mezzo.autocast_cache_size() == 0
 
 
 # ---------------------------------------------------------------- what PyTorch lacks
@@ -266,10 +266,10 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
 
 def test_presets_are_the_lists_they_say():
     removed = [op for op in ("cholesky", "qr") if not hasattr(torch.ops.aten, op)]  # by torch 2.15
-    assert len(CPU.lines()) == 127 - len(removed) and len(CUDA.lines()) == 119 and _mezzo.OpPolicy().lines() == []
-    norms = set(CUDA.lines()) - set(_mezzo.OpPolicy.preset("norms_stay_low").lines())
+    assert len(CPU.lines()) == 127 - len(removed) and len(CUDA.lines()) == 119 and mezzo.OpPolicy().lines() == []
+    norms = set(CUDA.lines()) - set(mezzo.OpPolicy.preset("norms_stay_low").lines())
     assert norms == {(f"aten::{op}", "fp32") for op in ("layer_norm", "native_layer_norm", "rms_norm")}
-    first = _mezzo.OpPolicy.preset("cuda_2020").lines()
+    first = mezzo.OpPolicy.preset("cuda_2020").lines()
     names_of_2020 = """matmul addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_transpose1d
                        conv_transpose2d conv_transpose3d linear mm mv prelu""".split()
     assert sorted(op.split("::")[1].split(".")[0] for op, p in first if p == "lower_precision_fp") == sorted(names_of_2020)
@@ -277,7 +277,7 @@ def test_presets_are_the_lists_they_say():
 
 
 def test_a_changed_line_holds_in_its_scope_and_thread_only():
-    policy = _mezzo.OpPolicy.preset("cpu")
+    policy = mezzo.OpPolicy.preset("cpu")
     policy.set("layer_norm", "fp32")
     policy.set("gelu", "fp32")
     policy.set("mm", "untouched")
@@ -289,14 +289,14 @@ def test_a_changed_line_holds_in_its_scope_and_thread_only():
         with torch.autocast("cpu", torch.bfloat16):
             seen["thread"] = (norm(), (full @ full).dtype)
 
-    with _mezzo.autocast("cpu", torch.bfloat16, policy=policy):
+    with mezzo.autocast("cpu", torch.bfloat16, policy=policy):
         assert (norm(), F.gelu(half).dtype, torch.mm(full, full).dtype) == (torch.float32,) * 3
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
         with torch.autocast("cpu", torch.float16):  # a guard without a policy keeps the enclosing one
             assert (norm(), torch.mm(full, full).dtype, torch.bmm(full[None], full[None]).dtype) == (torch.float32, torch.float32, torch.float16)
-        with _mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
+        with mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
             assert (norm(), torch.mm(full, full).dtype) == (torch.bfloat16, torch.bfloat16)
         with torch.autocast("cpu", enabled=False):
             assert norm() == torch.bfloat16
@@ -310,9 +310,9 @@ def test_a_changed_line_holds_in_its_scope_and_thread_only():
 
 def test_policies_of_two_device_types_act_on_their_own_tensors():
     a = torch.ones(2, 2)
-    with _mezzo.autocast("cuda", torch.float16, policy=CUDA):
+    with mezzo.autocast("cuda", torch.float16, policy=CUDA):
         assert (a @ a).dtype == torch.float32
-        with _mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
+        with mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
             assert (a @ a).dtype == torch.bfloat16
         assert (a @ a).dtype == torch.float32
         with torch.autocast("cpu", torch.bfloat16):  # PyTorch's own kernels go on for a device without a policy
@@ -320,13 +320,13 @@ def test_policies_of_two_device_types_act_on_their_own_tensors():
 
 
 def test_an_exception_leaves_no_region_behind():
-    policy = _mezzo.OpPolicy()
+    policy = mezzo.OpPolicy()
     policy.set("relu", "banned")
     with pytest.raises(RuntimeError, match="aten::relu is banned"):
-        with _mezzo.autocast("cpu", torch.bfloat16, policy=policy):
+        with mezzo.autocast("cpu", torch.bfloat16, policy=policy):
             torch.relu(torch.ones(2))
     torch.relu(torch.ones(2))
-    assert _mezzo.autocast_cache_size() == 0
+    assert torch.ops.mezzo.autocast_cache_size() == 0
 
 
 @pytest.mark.parametrize("op, policy, message", [
@@ -339,7 +339,7 @@ def test_an_exception_leaves_no_region_behind():
     ("mm", "fp16", "op policy 'fp16' is not known: lower_precision_fp, fp32,"),
 ])
 def test_a_line_that_makes_no_sense_is_refused(op, policy, message):
-    changed = _mezzo.OpPolicy.preset("cuda")
+    changed = mezzo.OpPolicy.preset("cuda")
     with pytest.raises(ValueError, match=message):
         changed.set(op, policy)
     assert changed.lines() == CUDA.lines()
@@ -358,8 +358,8 @@ def test_a_parameter_updated_in_a_region_is_cast_again_where_pytorch_uses_the_ol
         return [t.max().item() for t in (first, second, third)]
 
     assert outputs(torch.autocast("cpu", torch.bfloat16)) == [1, 1, 1]  # PyTorch's defect
-    assert outputs(_mezzo.autocast("cpu", torch.bfloat16, log=_mezzo.CastLog())) == [1, 1, 1]  # which a log leaves alone
-    assert outputs(_mezzo.autocast("cpu", torch.bfloat16, policy=CPU)) == [1, 2, 3]
+    assert outputs(mezzo.autocast("cpu", torch.bfloat16, log=mezzo.CastLog())) == [1, 1, 1]  # which a log leaves alone
+    assert outputs(mezzo.autocast("cpu", torch.bfloat16, policy=CPU)) == [1, 2, 3]
 
 
 def test_a_region_of_another_dtype_gets_its_own_cast_where_pytorch_uses_the_wrong_one():
@@ -368,41 +368,41 @@ def test_a_region_of_another_dtype_gets_its_own_cast_where_pytorch_uses_the_wron
         x @ weight
         with torch.autocast("cpu", torch.float16):
             x @ weight
-    with _mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
+    with mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
         x @ weight
-        with _mezzo.autocast("cpu", torch.float16):
+        with mezzo.autocast("cpu", torch.float16):
             assert (x @ weight).dtype == torch.float16
         assert (x @ weight).dtype == torch.bfloat16
-        assert _mezzo.autocast_cache_size() == 2
+        assert torch.ops.mezzo.autocast_cache_size() == 2
 
 
 def test_casts_of_parameters_are_kept_once_and_given_up():
     weights = [torch.nn.Parameter(torch.randn(3, 3)) for _ in range(5)]
     x = torch.ones(3, 3)
-    with _mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
+    with mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
         for _ in range(3):
             for weight in weights:
                 x @ weight
-        assert _mezzo.autocast_cache_size() == 5
-        with _mezzo.autocast("cpu", torch.float16):
+        assert torch.ops.mezzo.autocast_cache_size() == 5
+        with mezzo.autocast("cpu", torch.float16):
             x @ weights[0]
-        assert _mezzo.autocast_cache_size() == 6
-        with _mezzo.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        assert torch.ops.mezzo.autocast_cache_size() == 6
+        with mezzo.autocast("cpu", torch.bfloat16, cache_enabled=False):
             x @ torch.nn.Parameter(torch.randn(3, 3))
         x @ weights[0].detach(), x @ weights[0].t()
-        assert _mezzo.autocast_cache_size() == 6
+        assert torch.ops.mezzo.autocast_cache_size() == 6
         with torch.no_grad():  # kept while gradients are off, and differentiable all the same once they are on
             fresh = torch.nn.Parameter(torch.randn(3, 3))
             x @ fresh
         assert (x @ fresh).requires_grad
         with torch.inference_mode():
             x @ torch.nn.Parameter(torch.randn(3, 3))
-    assert _mezzo.autocast_cache_size() == 0
+    assert torch.ops.mezzo.autocast_cache_size() == 0
 
 
 def test_a_parameter_that_died_in_the_region_is_not_mistaken_for_its_successor():
     x = torch.ones(3, 3)
-    with _mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
+    with mezzo.autocast("cpu", torch.bfloat16, policy=CPU):
         for value in range(50):  # the allocator hands the same addresses out again
             assert (x @ torch.nn.Parameter(torch.full((3, 3), float(value)))).max() == 3 * value
 
@@ -411,15 +411,15 @@ def test_a_parameter_that_died_in_the_region_is_not_mistaken_for_its_successor()
 
 
 def test_the_log_counts_every_cast_with_its_line():
-    log = _mezzo.CastLog()
+    log = mezzo.CastLog()
     weight, x = torch.nn.Parameter(torch.randn(8, 4)), torch.randn(2, 4)
-    with _mezzo.autocast("cpu", torch.float16, policy=CUDA, log=log):
+    with mezzo.autocast("cpu", torch.float16, policy=CUDA, log=log):
         hidden = F.linear(x, weight)  # casts x and weight
         F.linear(x, weight)  # x again; the weight is kept
         F.layer_norm(hidden, (8,))
         torch.softmax(hidden, -1)
         torch.addcmul(torch.ones(2, 8), hidden, hidden)
-        with _mezzo.autocast("cpu", torch.float16, enabled=False):
+        with mezzo.autocast("cpu", torch.float16, enabled=False):
             x @ x.t()
     entries = {e["op"]: e for e in json.loads(log.to_json())}
     row = lambda op, policy, source, to, count, size, cached: dict(
@@ -441,8 +441,8 @@ def test_a_log_alone_hears_what_the_log_of_a_policy_hears(case):
     dtype, _, function, args, kwargs = case
 
     def entries(**options):
-        log = _mezzo.CastLog()
-        with _mezzo.autocast("cpu", dtype, log=log, **options):
+        log = mezzo.CastLog()
+        with mezzo.autocast("cpu", dtype, log=log, **options):
             function(*args, **kwargs)
         return json.loads(log.to_json())
 
@@ -451,13 +451,17 @@ def test_a_log_alone_hears_what_the_log_of_a_policy_hears(case):
 
 def test_a_dry_run_lists_the_casts_and_leaves_no_trace():
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Dropout(0.5), torch.nn.Flatten(), torch.nn.Linear(144, 10))
-    log, wet = _mezzo.CastLog(), _mezzo.CastLog()
+    log, wet = mezzo.CastLog(), mezzo.CastLog()
     torch.manual_seed(3)
     before = torch.get_rng_state()
     x = torch.ones(2, 1, 8, 8)
-    log.dry_run("cpu", torch.float16, lambda: model(x))
+    assert not log.dry_run("cpu", torch.float16, lambda: model(x)).requires_grad
     assert torch.equal(torch.get_rng_state(), before)
-    with _mezzo.autocast("cpu", torch.float16, log=wet):
+    block = mezzo.CastLog()
+    with block.dry_run("cpu", torch.float16):
+        model(x)
+    assert block.entries() == log.entries() and torch.equal(torch.get_rng_state(), before) and torch.is_grad_enabled()
+    with mezzo.autocast("cpu", torch.float16, log=wet):
         model(x).float().sum().backward()
     assert json.loads(log.to_json()) == [e for e in json.loads(wet.to_json())]
     assert [e["op"] for e in json.loads(log.to_json())] == ["aten::linear", "aten::conv2d"]

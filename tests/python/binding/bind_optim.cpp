@@ -1,10 +1,8 @@
 #include "bindings.h"
 #include "kernels/device_kernels.h"
-#include "mezzo/amp/grad_scaler.h"
-#include "mezzo/amp/master_weights.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/averaged_model.h"
-#include "mezzo/optim/lamb.h"
+#include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/param_groups.h"
@@ -16,11 +14,10 @@ using namespace mezzo;
 
 struct OptimizerArguments {
   std::string kind;
-  std::vector<std::vector<at::Tensor>> groups, half_copies;  ///< half_copies: none, or as many as groups
+  std::vector<std::vector<at::Tensor>> groups;
   std::vector<double> weight_decays, lr_scales;
   double lr, momentum, max_grad_norm;
   bool nesterov;
-  std::optional<uint64_t> stochastic_rounding_seed;
 };
 
 std::vector<ParamGroup> param_groups(const OptimizerArguments& given) {
@@ -28,8 +25,7 @@ std::vector<ParamGroup> param_groups(const OptimizerArguments& given) {
   for (size_t g = 0; g < given.groups.size(); ++g) {
     ParamGroup group{{}, given.weight_decays[g], given.lr_scales.empty() ? 1.0 : given.lr_scales[g]};
     for (size_t i = 0; i < given.groups[g].size(); ++i) {
-      const auto half_copy = given.half_copies.empty() ? at::Tensor() : given.half_copies[g][i];
-      group.params.push_back({std::to_string(g) + "." + std::to_string(i), given.groups[g][i], half_copy});
+      group.params.push_back({std::to_string(g) + "." + std::to_string(i), given.groups[g][i]});
     }
     result.push_back(std::move(group));
   }
@@ -38,7 +34,7 @@ std::vector<ParamGroup> param_groups(const OptimizerArguments& given) {
 
 template <class Options>
 Options with_common(Options options, const OptimizerArguments& given) {
-  options.lr(given.lr).max_grad_norm(given.max_grad_norm).stochastic_rounding_seed(given.stochastic_rounding_seed);
+  options.lr(given.lr).max_grad_norm(given.max_grad_norm);
   return options;
 }
 
@@ -50,20 +46,8 @@ std::unique_ptr<Optimizer> make(std::vector<ParamGroup> groups, const OptimizerA
   if (given.kind.starts_with("adam")) {
     return std::make_unique<Adam>(std::move(groups), with_common(AdamOptions().amsgrad(amsgrad), given));
   }
-  if (given.kind == "lamb") return std::make_unique<LAMB>(std::move(groups), with_common(LAMBOptions(), given));
   return std::make_unique<SGD>(std::move(groups),
                                with_common(SGDOptions().momentum(given.momentum).nesterov(given.nesterov), given));
-}
-
-/// As a program makes it that sets no option at all.
-std::unique_ptr<Optimizer> make_with_defaults(const std::string& kind, const std::vector<at::Tensor>& parameters) {
-  ParamGroup group;
-  for (const at::Tensor& parameter : parameters) {
-    group.params.push_back({std::to_string(group.params.size()), parameter});
-  }
-  if (kind == "adamw") return std::make_unique<AdamW>(std::vector{group});
-  if (kind == "adam") return std::make_unique<Adam>(std::vector{group});
-  return std::make_unique<SGD>(std::vector{group});
 }
 
 /// {"state": {…}, "param_groups": […]} as Python has it.
@@ -97,33 +81,6 @@ TorchOptimizerState from_python(const py::dict& dict) {
   }
   return state;
 }
-
-/// Masters with an optimizer over all of them, as a program would put them together.
-class MasteredModel {
- public:
-  MasteredModel(const std::map<std::string, at::Tensor>& model, at::ScalarType dtype, bool keep_norms_fp32)
-      : masters_(named(model), dtype, MasterWeightsOptions().keep_norms_fp32(keep_norms_fp32)) {}
-
-  MasterWeights& masters() { return masters_; }
-  std::unique_ptr<Optimizer> optimizer(const std::string& kind,
-                                       double lr,
-                                       double max_grad_norm,
-                                       double weight_decay) const {
-    return make({ParamGroup{masters_.masters(), weight_decay}},
-                {kind, {}, {}, {}, {}, lr, 0, max_grad_norm, false, {}});
-  }
-
- private:
-  static std::vector<NamedParameter> named(const std::map<std::string, at::Tensor>& model) {
-    std::vector<NamedParameter> result;
-    for (const auto& [name, tensor] : model) {
-      result.push_back({name, tensor});
-    }
-    return result;
-  }
-
-  MasterWeights masters_;
-};
 
 void bind_kernels(py::module_& m) {
   using namespace kernels;
@@ -254,57 +211,32 @@ void bind_optim(py::module_& m) {
   py::class_<Optimizer, torch::optim::Optimizer>(m, "MezzoOptimizer")
       .def(py::init([](const std::string& kind, const std::vector<std::vector<at::Tensor>>& groups,
                        const std::vector<double>& weight_decays, double lr, double momentum, bool nesterov,
-                       double max_grad_norm, std::optional<uint64_t> seed, const std::vector<double>& lr_scales,
-                       const std::vector<std::vector<at::Tensor>>& half_copies) {
-             const OptimizerArguments given{kind, groups,   half_copies,   weight_decays, lr_scales,
-                                            lr,   momentum, max_grad_norm, nesterov,      seed};
+                       double max_grad_norm, const std::vector<double>& lr_scales) {
+             const OptimizerArguments given{kind, groups,   weight_decays, lr_scales,
+                                            lr,   momentum, max_grad_norm, nesterov};
              return make(param_groups(given), given);
            }),
            py::arg("kind"), py::arg("groups"), py::arg("weight_decays"), py::arg("lr"), py::arg("momentum") = 0,
-           py::arg("nesterov") = false, py::arg("max_grad_norm") = 0, py::arg("stochastic_rounding_seed") = py::none(),
-           py::arg("lr_scales") = std::vector<double>(),
-           py::arg("half_copies") = std::vector<std::vector<at::Tensor>>())
-      .def_static("with_defaults", &make_with_defaults)
+           py::arg("nesterov") = false, py::arg("max_grad_norm") = 0, py::arg("lr_scales") = std::vector<double>())
       .def("step", [](Optimizer& self) { self.step(); })
-      .def("step_scaled", &Optimizer::step_scaled)
-      .def("check_gradients", &Optimizer::check_gradients)
-      .def("scaled_by", [](Optimizer& self, GradScaler& scaler) { return scaler.step(self).stepped(); })
-      .def("unscaled_by", [](Optimizer& self, GradScaler& scaler) { scaler.unscale_(self); })
-      .def("grad_norm", &Optimizer::grad_norm)
       .def("found_inf", &Optimizer::found_inf)
-      .def("zero_grad", [](Optimizer& self) { self.zero_grad(); })
       .def("lr", &Optimizer::lr)
-      .def("set_lr", py::overload_cast<double>(&Optimizer::set_lr))
-      .def("set_lr", py::overload_cast<at::Tensor>(&Optimizer::set_lr))
       .def("state_dict", &Optimizer::state_dict)
-      .def("load_state_dict", &Optimizer::load_state_dict)
       .def("torch_state_dict", [](const Optimizer& self) { return to_python(self.torch_state_dict()); })
       .def("load_torch_state_dict",
            [](Optimizer& self, const py::dict& state) { self.load_torch_state_dict(from_python(state)); });
 
-  py::class_<MasteredModel>(m, "MasteredModel")
-      .def(py::init<std::map<std::string, at::Tensor>, at::ScalarType, bool>(), py::arg("model"), py::arg("dtype"),
-           py::arg("keep_norms_fp32") = false)
-      .def("optimizer", &MasteredModel::optimizer, py::arg("kind"), py::arg("lr"), py::arg("max_grad_norm") = 0,
-           py::arg("weight_decay") = 0.01)
-      .def("accumulate_gradients", [](MasteredModel& self) { self.masters().accumulate_gradients(); })
-      .def("copy_to_model", [](MasteredModel& self) { self.masters().copy_to_model(); })
-      .def("to_float32", [](MasteredModel& self) { self.masters().to_float32(); })
-      .def("parameters", [](MasteredModel& self) { return self.masters().parameters(); })
-      .def("names",
-           [](MasteredModel& self) {
-             std::vector<std::string> names;
-             for (const NamedParameter& master : self.masters().masters()) {
-               names.push_back(master.name);
-             }
-             return names;
-           })
-      .def("state_dict", [](MasteredModel& self) { return self.masters().state_dict(); })
-      .def("load_state_dict", [](MasteredModel& self, const std::map<std::string, at::Tensor>& state) {
-        self.masters().load_state_dict(state);
-      });
   m.def("is_norm_parameter",
         [](const std::string& name, const at::Tensor& tensor) { return is_norm_parameter({name, tensor}); });
+
+  m.def(
+      "clip_grad_norm_",
+      [](const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+        return clip_grad_norm_(parameters, max_norm, norm_type);
+      },
+      py::arg("parameters"), py::arg("max_norm"), py::arg("norm_type") = 2.0);
+  m.def("clip_grad_value_",
+        [](const std::vector<at::Tensor>& parameters, double clip_value) { clip_grad_value_(parameters, clip_value); });
 
   bind_kernels(m);
 

@@ -8,13 +8,11 @@
 namespace py = pybind11;
 
 void bind_agreement(py::module_& m);
-void bind_amp(py::module_& m);
 void bind_custom_function(py::module_& m);
 void bind_ddp(py::module_& m);
 void bind_distributed(py::module_& m);
 void bind_files(py::module_& m);
 void bind_finite(py::module_& m);
-void bind_grad_scaler(py::module_& m);
 void bind_half_compute(py::module_& m);
 void bind_known_fields(py::module_& m);
 void bind_memory(py::module_& m);

@@ -6,7 +6,7 @@ import _mezzo
 import pytest
 import ranks
 import torch
-from scaled_optimizers import PyTorchFused, Shim
+from scaled_optimizers import Shim, Told
 
 INF, NAN = float("inf"), float("nan")
 PROGRAMS = 100
@@ -46,7 +46,7 @@ def random_program(seed, world_size):
 
 def make_optimizer(kind, parameters, is_mezzo):
     if kind == "fused" and not is_mezzo:
-        return PyTorchFused(parameters, lr=0.125, fused=True)
+        return Told(torch.optim.SGD)(parameters, lr=0.125, fused=True)
     optimizer = {
         "sgd": lambda: _mezzo.SGD(parameters, lr=0.125, momentum=0.5),
         "adamw": lambda: _mezzo.AdamW(parameters, lr=0.01),
@@ -92,19 +92,18 @@ def play(program, rank, scaler):
         results = []
         for index, (how, gradients) in enumerate(calls):
             optimizer = side.optimizers[index]
-            is_own = program["optimizers"][index][0] == "mezzo"
 
             def closure():
                 side.set_gradients(index, gradients)
                 return scaler.scale(torch.ones(()))
 
             if how == "closure":
-                results.append(errors_of(lambda: _mezzo.step_with_closure(scaler, optimizer, closure)))
+                results.append(errors_of(lambda: scaler.step_with_closure(optimizer, closure)))
                 continue
             side.set_gradients(index, gradients)
             if how == "unscale":
-                optimizer.unscaled_by(scaler) if is_own else scaler.unscale_(optimizer)
-            results.append(errors_of(lambda: optimizer.scaled_by(scaler) if is_own else scaler.step(optimizer)))
+                scaler.unscale_(optimizer)
+            results.append(errors_of(lambda: scaler.step(optimizer)))
         results.append(errors_of(lambda: scaler.update()))
         if new_scale is not None or results[-1] == "error":
             scaler.update(new_scale or scaler.get_scale())
@@ -205,10 +204,10 @@ def spoil_after_unscaling(rank):
     log = []
     for spoiled in [False, True, False]:
         parameter.grad = torch.full((2,), 65536.0)
-        optimizer.unscaled_by(scaler)
+        scaler.unscale_(optimizer)
         if spoiled and rank == 1:
             parameter.grad[0] = NAN
-        stepped = optimizer.scaled_by(scaler)
+        stepped = scaler.step(optimizer)
         scaler.update()
         log.append((stepped, optimizer.found_inf().item(), scaler.get_scale(), parameter.tolist()))
     group.shutdown()

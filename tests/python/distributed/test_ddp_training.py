@@ -5,6 +5,7 @@ import os
 import signal
 
 import _mezzo
+import mezzo
 import pytest
 import ranks
 import torch
@@ -105,16 +106,13 @@ def mixed_precision(rank, folder):
         model = Net()
         ddp = wrap(model)
         trained = [p for p in model.parameters() if p.requires_grad]
-        if isinstance(ddp, nn.Module):
-            optimizer = torch.optim.SGD(trained, lr=0.05)
-            scaler, autocast = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3), torch.autocast
-        else:
-            optimizer = _mezzo.SGD(trained, lr=0.05)
-            scaler, autocast = _mezzo.GradScaler(init_scale=2.0**10, growth_interval=3), _mezzo.autocast
+        amp = torch.amp if isinstance(ddp, nn.Module) else mezzo
+        optimizer = torch.optim.SGD(trained, lr=0.05)
+        scaler = amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
         curve = []
         for step in range(8):
             model.zero_grad()
-            with autocast("cpu", torch.float16):
+            with amp.autocast("cpu", torch.float16):
                 loss = ddp(batch(rank, step)).float().square().sum()
             scaler.scale(loss * (1e38 if (step, rank) == (4, 1) else 1)).backward()
             before = model.last.weight.detach().clone()

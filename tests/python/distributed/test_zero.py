@@ -47,7 +47,7 @@ def train(group, kind, how, steps=range(STEPS), state=None):
         setup.load_state_dict({k: torch.tensor(v) for k, v in state["state"].items()})
     scaled = how.get("scaled", False)
     own_scaler = how.get("own_scaler", False)
-    scaler = _mezzo.agreeing_grad_scaler(group) if group and scaled and not own_scaler else _mezzo.GradScaler() if scaled else None
+    scaler = _mezzo.agreeing_grad_scaler(None if own_scaler else group) if scaled else None
     log = []
     for step in steps:
         setup.set_lr(0.02 / (1 + step))

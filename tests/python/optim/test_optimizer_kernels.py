@@ -1,9 +1,12 @@
 """The optimizers' kernels: against their reference, PyTorch's rounding, and themselves with other numbers of threads."""
+import copy
 import random
 
 import _mezzo
+import mezzo
 import pytest
 import torch
+from optimizers import make
 
 HALVES = [torch.float16, torch.bfloat16]
 
@@ -66,7 +69,8 @@ def test_half_copies_are_rounded_as_pytorch_rounds(dtype):
     values = torch.cat([halves, halfway, (bits + 1).view(torch.float32), (bits - 1).view(torch.float32)])
     weight, half_copy = values.clone().requires_grad_(), torch.zeros_like(values, dtype=dtype)
     weight.grad = torch.zeros_like(values)
-    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, half_copies=[[half_copy]]).step()
+    weight.half_copy = half_copy
+    mezzo.optim.SGD([weight], lr=0.0).step()
     number = ~values.isnan()
     assert torch.equal(half_copy[number], values.to(dtype)[number])
     assert half_copy[~number].isnan().all()
@@ -83,13 +87,12 @@ def test_results_do_not_depend_on_the_number_of_threads(kind, momentum, seed):
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         weight = start.clone().requires_grad_()
-        optimizer = _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 0.01, momentum, max_grad_norm=3.0,
-                                          stochastic_rounding_seed=seed)
+        optimizer = make(kind, [weight], 0.1, 0.01, momentum, max_grad_norm=3.0, stochastic_rounding_seed=seed)
         norms = []
         for gradient in gradients:
             weight.grad = gradient.bfloat16()
             optimizer.step()
-            norms.append(optimizer.grad_norm().item())
+            norms.append(optimizer.grad_norm.item())
         results.append((weight.detach(), norms))
     torch.set_num_threads(threads)
     for weight, norms in results[1:]:
@@ -144,7 +147,7 @@ def test_updates_too_small_for_bfloat16_add_up_when_rounded_stochastically():
     results = {}
     for seed in (None, 0, 1):
         weight = torch.ones(10_000, dtype=torch.bfloat16).requires_grad_()
-        sgd = _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 1e-4, stochastic_rounding_seed=seed)
+        sgd = mezzo.optim.SGD([weight], lr=1e-4, stochastic_rounding_seed=seed)
         for _ in range(100):
             weight.grad = torch.ones_like(weight)
             sgd.step()
@@ -159,7 +162,7 @@ def test_updates_too_small_for_bfloat16_add_up_when_rounded_stochastically():
 def test_stochastic_rounding_resumes_to_the_bit(kind):
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn(8, 500, generator=generator).bfloat16()
-    make = lambda weight: _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 1e-3, 0.9, stochastic_rounding_seed=9)
+    make_one = lambda weight: make(kind, [weight], 0.1, 1e-3, 0.9, stochastic_rounding_seed=9)
 
     def steps(optimizer, weight, some):
         for gradient in some:
@@ -167,21 +170,21 @@ def test_stochastic_rounding_resumes_to_the_bit(kind):
             optimizer.step()
 
     whole = torch.ones(500, dtype=torch.bfloat16).requires_grad_()
-    steps(make(whole), whole, gradients)
+    steps(make_one(whole), whole, gradients)
     first = torch.ones(500, dtype=torch.bfloat16).requires_grad_()
-    one = make(first)
+    one = make_one(first)
     steps(one, first, gradients[:3])
     second = first.detach().clone().requires_grad_()
-    other = make(second)
-    other.load_state_dict({k: t.clone() for k, t in one.state_dict().items()})
+    other = make_one(second)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
     steps(other, second, gradients[3:])
     assert torch.equal(whole, second)
 
 
 def test_float16_parameters_are_not_rounded_stochastically():
     weight = torch.ones(2, dtype=torch.float16).requires_grad_()
-    with pytest.raises(ValueError, match="parameter 0.0 is float16, which is not rounded stochastically"):
-        _mezzo.MezzoOptimizer("adamw", [[weight]], [0.0], 0.1, stochastic_rounding_seed=1)
+    with pytest.raises(ValueError, match="AdamW: float16 is not rounded stochastically"):
+        mezzo.optim.AdamW([weight], stochastic_rounding_seed=1)
 
 
 def is_denormal(tensor):
