@@ -252,12 +252,14 @@ class _Terminal(_Lines):
     _is_open = False  # the line of a bar
 
     def fit(self, terminal: int) -> None:
+        self._terminal = terminal
         columns, rows = os.get_terminal_size(sys.stderr.fileno())
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def bar(self, text: str) -> None:
         print(f"\r{text}{_CLEAR}", end="", file=sys.stderr, flush=True)
         self._is_open = True
+        self.fit(self._terminal)  # the window may have another width now
 
     def line(self, text: str) -> None:
         super().line(f"\r{_CLEAR}{text}" if self._is_open else text)

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, overload
 
 import numpy as np
@@ -104,7 +104,7 @@ class Classifier:
         """
         if self.task == "token_classification":
             raise ValueError("the model labels words; call predict(), which gives the labels of each text's words")
-        outputs = list(self._run(self._classifier.outputs, texts, text_pairs))
+        outputs = self._run(self._classifier.outputs, texts, text_pairs)
         return torch.cat(outputs).numpy() if outputs else np.empty((0, len(self.labels)), np.float32)
 
     def predict_proba(self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None) -> NDArray[np.float32]:
@@ -118,21 +118,22 @@ class Classifier:
         of_labels = torch.softmax(outputs, 1) if self.task == "single_label_classification" else torch.sigmoid(outputs)
         return of_labels.float().numpy()
 
-    def _run(self, method: Any, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None) -> Iterator[Any]:
+    def _run(self, method: Any, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None) -> list[Any]:
         """What the method gives for chunks of the texts."""
         texts = _list_of(texts, "texts")
         pairs = [] if text_pairs is None else _list_of(text_pairs, "text_pairs")
         if text_pairs is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} text_pairs; pass as many of both")
-        truncated = 0
+        results, truncated = [], 0
         for begin in range(0, len(texts), _ROWS_AT_A_TIME):
             end = begin + _ROWS_AT_A_TIME
             with translated():
                 result, count = method(texts[begin:end], pairs[begin:end], begin)
+            results.append(result)
             truncated += count
-            yield result
         if truncated > 0:
-            warnings.warn(f"{truncated} of {len(texts)} texts cut to {self.max_length} tokens", stacklevel=4)
+            warnings.warn(f"{truncated} of {len(texts)} texts cut to {self.max_length} tokens", stacklevel=3)
+        return results
 
 
 class Tokenizer:

@@ -241,15 +241,19 @@ def test_a_disk_that_is_full_leaves_a_part_to_resume(hub, environment, folder):
     assert hub.asked("cdn", "GET")[-1][4] == "bytes=500000-"
 
 
-def test_ctrl_c_stops_a_download(hub, environment, folder, tmp_path):
+@pytest.mark.parametrize("command, status, said", [
+    ([PROGRAM, "predict", "--model", "org/tiny", *TEXT], 128 + signal.SIGINT, "mezzo predict: the download was stopped; the same command resumes it\n"),
+    ([sys.executable, "-c", "import mezzo; mezzo.Classifier('org/tiny')"], -signal.SIGINT, "KeyboardInterrupt\n"),
+], ids=["program", "package"])  # fmt: skip
+def test_ctrl_c_stops_a_download(command, status, said, hub, environment, folder, tmp_path):
     hub.seconds_a_piece = 0.1
-    process = subprocess.Popen([PROGRAM, "predict", "--model", "org/tiny", *TEXT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     while not any(path.stat().st_size > 0 for path in cache(tmp_path).rglob("*.incomplete") if path.exists()) or not hub.asked("cdn"):
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=10)
-    assert process.returncode == 128 + signal.SIGINT and stderr.endswith("mezzo predict: the download was stopped; the same command resumes it\n"), stderr
+    assert process.returncode == status and stderr.endswith(said), stderr
     hub.seconds_a_piece = 0
     assert predict(environment, "org/tiny").returncode == 0
     assert hub.asked("cdn", "GET")[-1][4] is not None, "resumed"
