@@ -103,6 +103,13 @@ def test_a_page_names_machine_versions_and_command(tmp_path):
         assert part in page
 
 
+def test_the_optimized_peer_trains_as_the_plain_one(model, peer):
+    flags = ["--recipe", "p2", "--model", model, "--train", TRAIN, "--limit", 300, "--batch-size", 16, "--steps", 4, "--warmup", 1,
+             "--learning-rate", "1e-3", "--dropout", 0, "--precision", "fp32"]
+    plain, optimized = peer("train_step.py", *flags), peer("train_step.py", *flags, "--optimize")
+    assert optimized["losses"] == pytest.approx(plain["losses"], rel=1e-4) and optimized["losses"] != plain["losses"]
+
+
 @pytest.mark.slow
 def test_servers_are_asked_alike(tmp_path):
     """Each peer gives the labels that mezzo gives, or the page would not be there."""
