@@ -243,6 +243,22 @@ ParameterUpdates with_dense_gradients(const ParameterUpdates& updates,
   return dense;
 }
 
+template <class Settings, class... Own>
+Settings settings_of(Own... own) {
+  return {own...};
+}
+template <>
+MuonSettings settings_of<MuonSettings>(double momentum,
+                                       bool nesterov,
+                                       double a,
+                                       double b,
+                                       double c,
+                                       double eps,
+                                       int64_t ns_steps,
+                                       bool matches_rms_adamw) {
+  return {momentum, nesterov, {a, b, c}, eps, ns_steps, matches_rms_adamw};
+}
+
 /// The operator of an optimizer whose own settings are `Own...`. Without kernels of devices, the specification.
 template <class Settings, UpdateKernel<Settings>* DeviceKernels::* kKernel, class... Own>
 struct UpdateOperator {
@@ -261,7 +277,7 @@ struct UpdateOperator {
                   const OptionalTensor& found_inf,
                   const OptionalTensor& lr,
                   Own... own) {
-    const Settings settings{own...};
+    const auto settings = settings_of<Settings>(own...);
     const auto updates = updates_of(params, gradients, half_copies, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto tensor = [](const OptionalTensor& factor) { return factor.value_or(at::Tensor()); };
