@@ -55,8 +55,9 @@ void check(const LaunchOptions& options) {
   const bool has_master = !options.master_addr().empty();
   TORCH_CHECK_VALUE(has_master || options.nnodes() == 1, "with ", options.nnodes(),
                     " nodes master_addr and master_port are needed: where node 0 can be reached");
-  TORCH_CHECK_VALUE(!has_master || (options.master_port() >= 1 && options.master_port() <= kMostPorts),
-                    "master_port is ", options.master_port(), ", expected 1 to ", kMostPorts);
+  const int64_t highest = kMostPorts - (options.nnodes() > 1 ? 1 + options.max_restarts() : 0);
+  TORCH_CHECK_VALUE(!has_master || (options.master_port() >= 1 && options.master_port() <= highest), "master_port is ",
+                    options.master_port(), ", expected 1 to ", highest);
 }
 
 /// Orphans of ranks become children of this process, so that it sees them end.
@@ -92,11 +93,6 @@ class Launcher {
       : options_(options), guard_(static_cast<size_t>(options.nproc())), output_(options.name()) {}
 
   int run() {
-    if (options_.master_addr().empty()) {
-      store_ = distributed::host_local_store();
-    } else if (options_.node_rank() == 0) {
-      store_ = distributed::host_store(options_.master_port());
-    }
     const RoundResult result = options_.nnodes() == 1 ? run_alone() : run_with_nodes();
     if (!result.failure.empty()) {
       output_.note(result.failure);
@@ -123,7 +119,9 @@ class Launcher {
 
   /// Node 0 decides which nodes take part in a start, and whether there is one more.
   RoundResult run_with_nodes() {
-    NodeRendezvous nodes(options_, store_ ? store_->store : nullptr, id_);
+    std::optional<distributed::HostedStore> store;
+    if (options_.node_rank() == 0) store = distributed::host_store(options_.master_port());
+    NodeRendezvous nodes(options_, store ? store->store : nullptr, id_);
     RoundResult result;
     for (int64_t start = 0;; ++start) {
       nodes.be_ready(start);
@@ -191,9 +189,16 @@ class Launcher {
   }
 
   RoundResult run_round(LaunchAttempt attempt, const NodeRendezvous* nodes) {
-    const bool is_local = options_.master_addr().empty();
-    attempt.master_addr = is_local ? distributed::kLoopback : options_.master_addr();
-    attempt.master_port = is_local ? store_->port : options_.master_port();
+    store_.reset();  // no rank may find what an earlier one left there
+    if (options_.master_addr().empty()) {
+      store_ = distributed::host_local_store();
+      attempt.master_addr = distributed::kLoopback;
+      attempt.master_port = store_->port;
+    } else {
+      attempt.master_addr = options_.master_addr();
+      attempt.master_port = options_.master_port() + (nodes != nullptr ? 1 + attempt.restart_count : 0);
+      if (options_.node_rank() == 0) store_ = distributed::host_store(attempt.master_port);
+    }
     output_.forget_ranks();
     LaunchRound round(options_, output_, signals_, guard_, nodes);
     return round.run(attempt);

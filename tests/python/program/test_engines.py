@@ -158,9 +158,12 @@ def test_a_job_that_slurm_signals_saves_and_is_requeued(cluster, data, tmp_path,
                  'if [ $status -eq 138 ]; then scontrol requeue $SLURM_JOB_ID; sleep 60; fi\nexit $status\n', "--requeue", "--open-mode=append")
     wait_until(tmp_path, lambda: (output / "metrics.jsonl").exists() and len(records(output, "step")) > 20)
     subprocess.run(["scancel", "--signal=USR1", job], env=cluster, check=True)
-    wait_until(tmp_path, lambda: lines_of(tmp_path / "ends"))
-    # Slurm itself would wait for two minutes.
-    wait_until(tmp_path, lambda: subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], env=cluster, capture_output=True).returncode == 0)
+
+    def ask(*command):
+        return subprocess.run(command, env=cluster, capture_output=True, text=True)
+
+    wait_until(tmp_path, lambda: "PENDING" in ask("squeue", "-h", "-j", job, "-o", "%T").stdout)
+    assert ask("scontrol", "update", f"JobId={job}", "StartTime=now").returncode == 0, "Slurm itself would wait for two minutes"
     ends = wait_until(tmp_path, lambda: len(ends := lines_of(tmp_path / "ends")) == 2 and ends)
     log = (tmp_path / "4294967294.log").read_text()
     assert ends == ["138 0", "0 1"], log

@@ -116,7 +116,7 @@ def test_what_is_set_already_and_several_nodes(tmp_path):
     nodes = [start(script, "nproc=2", "nnodes=2", f"node_rank={node}", "master_addr=localhost", f"master_port={port}",
                    env={**os.environ, "OMP_NUM_THREADS": "5"}) for node in range(2)]
     said = [sorted(finish(node)[0].splitlines()) for node in nodes]
-    assert said == [[f"[rank {rank}] {rank} {rank % 2} 4 2 {node} 2 localhost:{port} 5" for rank in (2 * node, 2 * node + 1)] for node in range(2)]
+    assert said == [[f"[rank {rank}] {rank} {rank % 2} 4 2 {node} 2 localhost:{port + 1} 5" for rank in (2 * node, 2 * node + 1)] for node in range(2)]
 
 
 WORKER = """

@@ -62,8 +62,8 @@ TEST(LauncherTest, RefusesOptionsOutOfRange) {
   EXPECT_EQ(refusal(LaunchOptions(good).node_rank(1)), "node_rank is 1, expected 0 to 0: nnodes is 1");
   EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2)),
             "with 2 nodes master_addr and master_port are needed: where node 0 can be reached");
-  EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2).master_addr("node0").master_port(65536)),
-            "master_port is 65536, expected 1 to 65535");
+  EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2).master_addr("node0").master_port(65535).max_restarts(1)),
+            "master_port is 65535, expected 1 to 65533");
   EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2).min_nnodes(3)), "min_nnodes is 3, expected 0 to 2, nnodes");
 }
 

@@ -32,8 +32,10 @@ struct LaunchOptions {
   /// How long the first start waits for all nodes. Then it takes place with `min_nnodes` of them at least, or not at
   /// all.
   TORCH_ARG(double, join_seconds) = 600;
-  /// Where nodes and ranks meet: a name or address of node 0 that every node can reach, and a port that
+  /// Where ranks meet: a name or address of node 0 that every node can reach, and a port that
   /// is free there. On a single node neither is needed: a free port of 127.0.0.1 is chosen.
+  /// On several nodes the launchers meet there, and the ranks of restart k at `master_port` + 1 + k, so that no rank
+  /// can mistake an earlier life of the run for its own.
   TORCH_ARG(std::string, master_addr);
   TORCH_ARG(int64_t, master_port) = 0;
   /// How often all ranks are started again after one has failed.
