@@ -92,6 +92,7 @@ class Mezzo(ConanFile):
         toolchain.cache_variables["MEZZO_BUILD_SHARED"] = bool(self.options.shared)
         toolchain.cache_variables["BUILD_SHARED_LIBS"] = False
         toolchain.cache_variables["MEZZO_BUILD_TESTS"] = False
+        toolchain.cache_variables["MEZZO_BUILD_PYTHON"] = False
         toolchain.cache_variables["MEZZO_WERROR"] = False
         toolchain.cache_variables["MEZZO_BUILD_TEXT"] = bool(self.options.text)
         toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True
