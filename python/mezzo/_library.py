@@ -22,7 +22,7 @@ def package_folder(name: str) -> str | None:
 def torch_version() -> str:
     """The installed torch's version without the patch, such as 2.13."""
     folder = package_folder("torch")
-    if folder is None:
+    if folder is None or not os.path.isfile(os.path.join(folder, "version.py")):  # as pip may leave the folder
         raise UnsupportedTorch(f"mezzo needs torch, and this Python has none: pip install 'torch=={builds()[-1]}.*'")
     with open(os.path.join(folder, "version.py")) as file:
         version = next(line for line in file if line.startswith("__version__"))

@@ -17,8 +17,7 @@ void* libcurl() {
   if (library == nullptr) {
     throw mezzo::text::HubUnreachable(
         "downloads need libcurl.so.4, which this machine lacks. Install the system's package libcurl4 (Debian, Ubuntu) "
-        "or "
-        "libcurl (others), or name a folder that holds the model");
+        "or libcurl (others), or name a folder that holds the model");
   }
   return library;
 }

@@ -164,12 +164,14 @@ def test_another_torch_or_none_is_one_sentence_with_the_fix(beside, tmp_path):
     said = beside.mezzo("--version", check=False, variables={"PYTHONPATH": str(tmp_path)})
     assert (said.returncode, said.stderr) == (
         1, f"mezzo: mezzo has builds for torch {builds}, and torch 9.9 is installed: pip install 'torch=={builds}.*'\n")
+    (tmp_path / "emptied/torch").mkdir(parents=True)  # what pip may leave of an uninstalled torch
     (beside.site / "torch").rename(beside.site / "hidden")
     try:
-        said = beside.mezzo("--version", check=False)
+        none = [beside.mezzo("--version", check=False, variables=variables) for variables in ({}, {"PYTHONPATH": str(tmp_path / "emptied")})]
     finally:
         (beside.site / "hidden").rename(beside.site / "torch")
-    assert (said.returncode, said.stderr) == (1, f"mezzo: mezzo needs torch, and this Python has none: pip install 'torch=={builds}.*'\n")
+    for said in none:
+        assert (said.returncode, said.stderr) == (1, f"mezzo: mezzo needs torch, and this Python has none: pip install 'torch=={builds}.*'\n")
 
 
 def test_parquet_needs_the_pyarrow_that_it_was_built_with(environment, tmp_path):
