@@ -65,12 +65,13 @@ class Site:
     def headers(self, package, names):
         for name in names.split():
             self.write(f"nvidia/{package}/include/{name}")
+        return self
 
-    def configure(self, *arguments):
-        return configure(self.project, self.project / "build", f"-DCMAKE_PREFIX_PATH={self.folder / 'torch'}", *arguments)
+    def configure(self, *arguments, **variables):
+        return configure(self.project, self.project / "build", f"-DCMAKE_PREFIX_PATH={self.folder / 'torch'}", *arguments, **variables)
 
-    def nccl_line(self):
-        done = self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON")
+    def nccl_line(self, **variables):
+        done = self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON", **variables)
         assert done.returncode == 0, done.stderr
         assert "-- definitions: USE_DISTRIBUTED;USE_C10D_GLOO\n" in done.stdout
         line, = [line for line in done.stdout.splitlines() if "NCCL" in line]
@@ -80,7 +81,7 @@ class Site:
 def make_nvcc(folder, version):
     """A program that says it is the nvcc of this version, for GPUs of 9.0; the value of PATH that finds it first."""
     folder.mkdir()
-    (folder / "nvcc").write_text(f"#!/bin/sh\necho Cuda compilation tools, release {version}, V{version}.1\necho compute_90\n")
+    (folder / "nvcc").write_text(f"#!/bin/sh\necho Cuda compilation tools, release {version}, V{version}.1\necho compute_90\necho TOP={folder.parent}\n")
     (folder / "nvcc").chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
 
@@ -90,12 +91,14 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
-def test_nccl_is_left_out_with_a_reason_until_its_headers_are_there(site):
+def test_nccl_is_left_out_with_a_reason_until_all_that_it_needs_is_there(site, tmp_path):
     assert site.nccl_line() == (
         "-- mezzo: without NCCL, so ranks on GPUs cannot talk to each other: crt/host_config.h, nv/target not found. "
         "For the .venv's torch, scripts/setup.sh installs these headers; for a LibTorch zip, a CUDA toolkit and libnccl-dev have them.")
-    site.headers("cu13", "crt/host_config.h nv/target")
-    assert site.nccl_line() == "-- mezzo: with NCCL"
+    site.headers("cu13", "crt/host_config.h nv/target").write("nvidia/cu13/lib/libcudart.so.13").write("torch/build-version", "2.13.0+cu130\n")
+    assert site.nccl_line(PATH=make_nvcc(tmp_path / "other", "12.6")) == (
+        "-- mezzo: without NCCL, so ranks on GPUs cannot talk to each other: libmezzo_cuda.so, which calls it, is not built without kernels for GPUs")
+    assert site.nccl_line(PATH=make_nvcc(tmp_path / "fitting", "13.0")) == "-- mezzo: with NCCL"
     site.write("nvidia/cu13/include/crt/host_config.h", "#error of another version")
     assert "do not compile together" in site.nccl_line()
 
@@ -115,7 +118,8 @@ def test_what_the_wheel_leaves_out_may_come_from_a_toolkit(site, tmp_path):
         header = tmp_path / "cuda/include" / name
         header.parent.mkdir(parents=True, exist_ok=True)
         header.touch()
-    done = site.configure(f"-DCUDAToolkit_ROOT={tmp_path / 'cuda'}")
+    site.write("nvidia/cu13/lib/libcudart.so.13")
+    done = site.configure(f"-DCUDAToolkit_ROOT={tmp_path / 'cuda'}", PATH=make_nvcc(tmp_path / "cuda/bin", "13.0"))
     assert "-- mezzo: with NCCL\n" in done.stdout, done.stderr
 
 
