@@ -64,7 +64,7 @@ bool has_nccl() {
 void check_backend(const c10::Device& device) {
   TORCH_CHECK_VALUE(device.is_cpu() || (device.is_cuda() && has_nccl()), "collectives on ", device,
                     " need a LibTorch with NCCL, which mezzo was not built with; use the CPU, or build against a CUDA "
-                    "build of PyTorch");
+                    "build of PyTorch, with nvcc");
 }
 
 void add_backends(c10d::ProcessGroup& group,
