@@ -16,7 +16,7 @@ if [[ -e $bundle && -n $(ls -A "$bundle" 2>/dev/null || echo file) ]]; then
   echo "bundle: $bundle is not an empty folder; name another, or empty it" >&2
   exit 1
 fi
-packages=(nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libfmt9 libgloo-dev libxxhash-dev libgtest-dev libgmock-dev)
+packages=(nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libfmt9 libgloo-dev libxxhash-dev libonig-dev libonig5 libgtest-dev libgmock-dev)
 if ! dpkg-query -L "${packages[@]}" >/dev/null 2>&1; then
   echo "bundle: some of ${packages[*]} are not installed; run bash scripts/setup.sh test first" >&2
   exit 1

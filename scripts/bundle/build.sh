@@ -17,11 +17,13 @@ done < <(find third_party -name '*Config.cmake' -o -name '*-config.cmake')
 prefix=$("$python" -c 'import os, sys, sysconfig as s; print(sys.prefix if os.path.exists(s.get_path("include") + "/Python.h") else "")')
 binding=(-DMEZZO_VENV="$PWD/no-tests-in-python")
 [[ ! -x $prefix/bin/python ]] || binding=(-DMEZZO_VENV="$prefix")
+onig=$(find "$PWD/third_party/usr/lib" -name libonig.so)
 generator=(-G "Unix Makefiles")
 ! command -v ninja >/dev/null || generator=(-G Ninja)
 cmake -S mezzo -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
   -DCMAKE_UNITY_BUILD=ON -DMEZZO_WERROR=OFF -DMEZZO_BUILD_TESTS=ON \
-  -DMEZZO_BUILD_BENCHMARKS=ON -DCMAKE_INCLUDE_PATH="$PWD/third_party/usr/include" -DTorch_DIR="$torch/share/cmake/Torch" \
+  -DMEZZO_BUILD_BENCHMARKS=ON -DCMAKE_INCLUDE_PATH="$PWD/third_party/usr/include" -DONIGURUMA_LIBRARY="$onig" -DCMAKE_BUILD_RPATH="$(dirname "$onig")" \
+  -DTorch_DIR="$torch/share/cmake/Torch" \
   -DMEZZO_PYTHON3="$python" "${binding[@]}" "${packages[@]}" "$@"
 read -ra targets <<<"${MEZZO_TARGETS:-all}"
 cmake --build build --parallel "$(nproc)" --target "${targets[@]}"
