@@ -35,7 +35,7 @@ endif()
 if(NOT _mezzo_torch_config)
   message(FATAL_ERROR "mezzo: LibTorch not found. Run scripts/setup.sh, or point CMAKE_PREFIX_PATH at a LibTorch, "
     "or at what `python3 -c 'import torch; print(torch.utils.cmake_prefix_path)'` prints. For pip, install torch first; "
-    "uv and build need --no-build-isolation.")
+    "uv also needs --no-build-isolation, and build --no-isolation.")
 endif()
 get_filename_component(MEZZO_TORCH_ROOT "${_mezzo_torch_config}/../../../.." ABSOLUTE)
 
