@@ -180,6 +180,12 @@ class _Scope:
         self._names = None if model is None else _ModuleNames(model)
         self._open = threading.local()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_open"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _open=threading.local())
+
     def _begin(self) -> Any:
         return _new(*self._arguments)
 
@@ -398,7 +404,8 @@ class MasterWeights:
         >>> scaler.update()
         >>> optimizer.zero_grad()
 
-    With another optimizer, call `accumulate_gradients()` before the step and `copy_to_model()` after it. To sum gradients of
+    With another optimizer, call `accumulate_gradients()` before the step and `copy_to_model()` after it; with torch.amp.GradScaler,
+    `accumulate_gradients()` after backward. To sum gradients of
     several backwards in float32, call `accumulate_gradients()` after each. After `scaler.unscale_(optimizer)`, clip `parameters()`.
 
     A parameter with several names has one master. A frozen one is half in the model, and keeps its float32 values for
@@ -493,12 +500,15 @@ class StepResult:
         returned: what the optimizer's `step` returned; None if it was not called.
     """
 
-    def __init__(self, result: Any, returned: Any) -> None:
-        self._result = result
+    def __init__(self, result: Any, returned: Any, skipped: Tensor | None = None) -> None:
+        self._result = result  # None of a disabled scaler, whose optimizer says if it `skipped`
+        self._skipped = skipped
         self.returned = returned
 
     def stepped(self) -> bool:
         """Whether the parameters were updated. Waits for the device, if the optimizer decided there."""
+        if self._result is None:
+            return self._skipped is None or self._skipped.item() == 0
         return self._result.stepped()
 
     @property
@@ -507,7 +517,7 @@ class StepResult:
 
         None if nothing was checked. Never waits for the device.
         """
-        return self._result.found_inf()
+        return self._skipped if self._result is None else self._result.found_inf()
 
 
 class GradScaler:
@@ -522,6 +532,7 @@ class GradScaler:
     - The scale also grows if `growth_interval` was set below the count of good steps.
     - `step` refuses every closure; PyTorch takes a positional one.
     - A `step` that fails because no parameter has a gradient leaves the optimizer's stage as it was.
+    - After an error raised by the optimizer's step, the step cannot be repeated before `update`.
     - Options out of their range are refused.
 
     Args:
@@ -567,7 +578,7 @@ class GradScaler:
 
         Args:
             outputs: a tensor, or tensors in lists, tuples, dicts and other structures that torch.utils._pytree knows, nested; None
-                stays None. Any other iterable of such becomes a lazy iterator.
+                stays None. Other iterables become lazy iterators; subclasses of list and tuple keep their class.
 
         Returns:
             The same structure. A 0-dim float16 or bfloat16 loss becomes float32.
@@ -580,12 +591,13 @@ class GradScaler:
         leaves, structure = tree_flatten(outputs)
         if len(leaves) == 1 and leaves[0] is outputs and not isinstance(outputs, Tensor):
             if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
-                return map(self.scale, outputs)
+                scaled = map(self.scale, outputs)
+                return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         for leaf in leaves:
             if leaf is not None and not isinstance(leaf, Tensor):
                 raise ValueError(f"GradScaler: scale() takes tensors, nested in lists, tuples and dicts, got {type(leaf).__name__}")
-        scaled = iter(self._scaler.scale([leaf for leaf in leaves if leaf is not None]))
-        return tree_unflatten([None if leaf is None else next(scaled) for leaf in leaves], structure)
+        tensors = iter(self._scaler.scale([leaf for leaf in leaves if leaf is not None]))
+        return tree_unflatten([None if leaf is None else next(tensors) for leaf in leaves], structure)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the gradients of `optimizer` by the scale, to clip or inspect them before `step`.
@@ -612,32 +624,34 @@ class GradScaler:
             RuntimeError: before the first `scale`; twice; if no parameter has a gradient; for a closure; for an optimizer that takes
                 the scaler as `grad_scaler`; for the `max_consecutive_skips`-th skip in a row.
         """
-        if self.is_enabled() and ("closure" in kwargs or any(map(callable, args))):
+        if not self.is_enabled():
+            returned = optimizer.step(*args, **kwargs)
+            return StepResult(None, returned, optimizer.skipped if isinstance(optimizer, Optimizer) else None)
+        if "closure" in kwargs or any(map(callable, args)):
             raise RuntimeError("GradScaler: step() takes no closure. Compute gradients before it, or disable the scaler.")
         decides_itself = getattr(optimizer, "_step_supports_amp_scaling", False) and not isinstance(optimizer, Optimizer)
-        if self.is_enabled() and decides_itself and "grad_scaler" in inspect.signature(optimizer.step).parameters:
+        if decides_itself and "grad_scaler" in inspect.signature(optimizer.step).parameters:
             raise RuntimeError(f"GradScaler: {type(optimizer).__name__}.step takes a grad_scaler, which PyTorch has deprecated. Let it "
                                "read its attributes grad_scale and found_inf, or use torch.amp.GradScaler.")
         view = self._view(optimizer)
         result = self._scaler.step(view)
-        returned = self._take_step(optimizer, view, args, kwargs) if view.take_request() else None
-        if not self.is_enabled():
-            self._views.clear()
-        return StepResult(result, returned)
+        return StepResult(result, self._take_step(optimizer, view, args, kwargs) if view.take_request() else None)
 
     def _take_step(self, optimizer: torch.optim.Optimizer, view: Any, args: Any, kwargs: Any) -> Any:
         own = getattr(optimizer, "grad_scale", None)  # set by the user, for a scale of their own beside this one
+        given: dict[str, Any] = {}
         if isinstance(optimizer, Optimizer) and own is None:
-            optimizer.__dict__["_measured"] = view.measured()
-        elif self.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
+            given = {"_measured": view.measured()}
+        elif getattr(optimizer, "_step_supports_amp_scaling", False):
             scale = view.grad_scale()
-            optimizer.grad_scale = scale if own is None else own if scale is None else own * scale  # type: ignore[attr-defined]
-            optimizer.found_inf = view.found_inf()  # type: ignore[attr-defined]
-            try:
-                return optimizer.step(*args, **kwargs)
-            finally:
-                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-        return optimizer.step(*args, **kwargs)
+            given = {"grad_scale": scale if own is None else own if scale is None else own * scale, "found_inf": view.found_inf()}
+        for name, value in given.items():
+            setattr(optimizer, name, value)
+        try:
+            return optimizer.step(*args, **kwargs)
+        finally:
+            for name in given:
+                delattr(optimizer, name)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Ends the iteration: adapts the scale to what was found since the last `update`.
@@ -776,8 +790,8 @@ class ScaleAdvice:
         return self.text
 
 
-def advise_scale(gradients: torch.nn.Module | Mapping[str, Tensor | Sequence[Tensor]], scale: float | GradScaler, *,
-                 unscaled: bool = False) -> ScaleAdvice:
+def advise_scale(gradients: torch.nn.Module | Mapping[str, Tensor | Sequence[Tensor]],
+                 scale: float | GradScaler | torch.amp.GradScaler, *, unscaled: bool = False) -> ScaleAdvice:
     """Judges a loss scale by the gradients' largest value and by what float16 loses of the others.
 
     Recommends the largest power of two that leaves the largest gradient two doublings below 65504. Call it after backward, before
@@ -785,13 +799,13 @@ def advise_scale(gradients: torch.nn.Module | Mapping[str, Tensor | Sequence[Ten
 
     Args:
         gradients: a module, whose modules are the groups; or tensors of any floating dtype by the name of their group.
-        scale: the current scale, or its scaler.
+        scale: the current scale, or its scaler, of mezzo or PyTorch.
         unscaled: whether the gradients were divided by it already, as by `unscale_`.
 
     Raises:
         ValueError: a scale that is not positive and finite, or a gradient that is not floating.
     """
-    current = scale.get_scale() if isinstance(scale, GradScaler) else float(scale)
+    current = scale.get_scale() if isinstance(scale, (GradScaler, torch.amp.GradScaler)) else float(scale)
     groups: dict[str, list[Tensor]] = {}
     if isinstance(gradients, torch.nn.Module):
         for name, parameter in gradients.named_parameters():

@@ -74,7 +74,7 @@ class Optimizer(torch.optim.Optimizer):
             What the closure returned.
 
         Raises:
-            RuntimeError: a sparse gradient that the optimizer does not take.
+            RuntimeError: a sparse gradient that the optimizer does not take; torch.amp.GradScaler with gradients on half copies.
             ValueError: a gradient both on a parameter and on its half copy; a sparse gradient whose norm is to be measured.
         """
         loss = None
@@ -119,15 +119,26 @@ class Optimizer(torch.optim.Optimizer):
 
         Moments of float16 and bfloat16 parameters stay float32.
         """
-        super().load_state_dict(state_dict)
+        taken: list[dict[str, Any]] = []  # what the user's hooks have made of it
+        hooks = [self.register_load_state_dict_pre_hook(lambda _, given: taken.append(given)),
+                 self.register_load_state_dict_post_hook(lambda _: self._take_over(taken[0]), prepend=True)]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _take_over(self, state_dict: dict[str, Any]) -> None:
+        """Gives a state that PyTorch has loaded the devices and dtypes of this package."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             if "fused" in group:
                 group["fused"] = True
             for parameter, number in zip(group["params"], saved["params"]):
                 for name, value in state_dict["state"].get(number, {}).items():
+                    is_step = name == "step"  # a number in old states, of which PyTorch makes a tensor
+                    value = self.state[parameter][name] if is_step else value
                     if isinstance(value, Tensor):
-                        dtype = torch.float32 if name == "step" else _moment_dtype(parameter)
-                        self.state[parameter][name] = value.to(parameter.device, dtype)
+                        self.state[parameter][name] = value.to(parameter.device, torch.float32 if is_step else _moment_dtype(parameter))
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"max_grad_norm": self.max_grad_norm,
@@ -138,10 +149,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def _measure(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """Norm, found_inf, 1 / scale and the clip factor of the step to come, as far as they are asked for."""
-        measured = self.__dict__.pop("_measured", None)  # by mezzo.GradScaler
+        measured = getattr(self, "_measured", None)  # by mezzo.GradScaler
         if measured is not None:
             return measured
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None and any(half is not None and half.grad is not None for half in map(_half_copy, self._parameters())):
+            raise RuntimeError(f"{type(self).__name__}: torch.amp.GradScaler does not check gradients on half copies. Call "
+                               "accumulate_gradients() after backward, or use mezzo.GradScaler")
+        found_inf = found_inf if isinstance(found_inf, Tensor) else None  # torch.amp.GradScaler's 0: it has seen no gradient
         if grad_scale is None and self.max_grad_norm == 0:
             return None, found_inf, None, None
         return view_of(self).measure(None if grad_scale is None else grad_scale.reshape(()), found_inf)

@@ -138,6 +138,8 @@ def test_nested_outputs_keep_their_structure():
     scaled["a"][0].backward()
     assert one.grad == 8
     assert list(scaler.scale(t for t in [one, one])) == [8, 8] and scaler.scale([]) == []
+    Outputs = type("Outputs", (list,), {})
+    assert type(scaler.scale(Outputs([one]))) is Outputs
     for bad in (1.0, "loss", [one, "loss"], None):
         if bad is None:
             assert scaler.scale(bad) is None
@@ -210,6 +212,63 @@ def test_arguments_of_step_pass_and_its_value_comes_back(kind):
         assert result.stepped() == math.isfinite(gradient) and result.returned == (6 if on_device else returned)
         assert result.found_inf == (not result.stepped())
         scaler.update()
+
+
+def test_a_disabled_scaler_lets_a_closure_compute_the_gradients_that_are_clipped():
+    weight, optimizer = with_gradient(0.0, kind="mezzo SGD", max_grad_norm=1.0)
+    scaler = mezzo.GradScaler("cpu", enabled=False)
+    for factor, stepped in [(100.0, True), (INF, False)]:
+        def closure():
+            optimizer.zero_grad()
+            loss = (weight * factor).sum()  # noqa: B023 – runs at once
+            loss.backward()
+            return loss
+        result = scaler.step(optimizer, closure)
+        assert weight.item() == pytest.approx(0.9) and result.stepped() == stepped and result.found_inf == (not stepped)
+        assert result.returned is not None
+
+
+@EVERY
+def test_an_error_in_the_step_leaves_nothing_for_later_steps(kind):
+    weight, optimizer = with_gradient(1.0, kind=kind)
+    scaler = scaler_of(init_scale=4.0)
+    hook = optimizer.register_step_pre_hook(lambda *_: {}["no such key"])
+    before = set(vars(optimizer))
+    with pytest.raises(KeyError):
+        scaler.step(optimizer)
+    assert set(vars(optimizer)) == before
+    hook.remove()
+    scaler.update()
+    scaler.step(optimizer)
+    assert weight.item() < 1
+
+
+@pytest.mark.parametrize("kind", ["fused AdamW", "mezzo AdamW"])
+def test_pytorchs_scaler_passes_over_an_optimizer_without_gradients(kind):
+    weight, optimizer = with_gradient(1.0, kind=kind)
+    idle, other = with_gradient(1.0, kind=kind)
+    idle.grad = None
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(()))
+    for each in (optimizer, other):
+        scaler.step(each)
+    scaler.update()
+    assert weight.item() < 1 and idle.item() == 1
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+def test_pytorchs_scaler_is_refused_where_it_sees_no_gradient_of_masters(unscales):
+    model = nn.Linear(2, 1)
+    masters = mezzo.MasterWeights(model, torch.float16)
+    optimizer = mezzo.optim.SGD(masters.named_parameters(), lr=0.1)
+    before = model.weight.detach().clone()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.ones(1, 2).half()).float().sum()).backward()
+    if unscales:
+        scaler.unscale_(optimizer)
+    with pytest.raises(RuntimeError, match="torch.amp.GradScaler does not check gradients on half copies"):
+        scaler.step(optimizer)
+    assert torch.equal(model.weight, before)
 
 
 @pytest.mark.parametrize("kind", ["fused SGD", "mezzo SGD"])
@@ -335,6 +394,7 @@ def test_autocast_is_a_decorator_on_any_thread_and_reenters():
     for thread in threads:
         thread.join()
     assert set(seen) == {(torch.float16, True)} and len(seen) == 200
+    assert copy.deepcopy(mezzo.autocast("cpu", torch.float16))(lambda: x @ x)().dtype == torch.float16
     assert product.__name__ == "product" and product.__doc__ == "Doc." and not torch.is_autocast_enabled("cpu")
     with pytest.raises(TypeError, match="needs a function, got Tensor"):
         mezzo.autocast("cpu")(x)

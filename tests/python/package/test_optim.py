@@ -141,6 +141,36 @@ def test_a_state_without_fused_goes_on(name):
             torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-6)  # PyTorch's plain formulas round in other places
 
 
+@pytest.mark.parametrize("name", INFOS)
+def test_hooks_of_loading_see_and_change_what_is_loaded(name):
+    mine, ours, _, _ = pair(name, dict(momentum=0.9) if name == "SGD" else {}, torch.bfloat16)
+    give_gradients(torch.Generator().manual_seed(1), mine)
+    ours.step()
+    saved = copy.deepcopy(ours.state_dict())
+
+    def swap(_, state_dict):
+        state = state_dict["state"]
+        return {**state_dict, "state": {**state, 0: state[1], 1: state[0]}}
+
+    seen = []
+    ours.register_load_state_dict_pre_hook(swap)
+    ours.register_load_state_dict_post_hook(lambda optimizer: seen.extend(value.dtype for value in optimizer.state[mine[0]].values()))
+    ours.load_state_dict(saved)
+    for place, slots in [(0, saved["state"][1]), (1, saved["state"][0]), (2, saved["state"][2])]:
+        assert all(torch.equal(ours.state[mine[place]][key], value) for key, value in slots.items())
+    assert set(seen) == {torch.float32}
+
+
+def test_old_states_whose_step_is_a_number_go_on():
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = mezzo.optim.AdamW([weight])
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": {0: dict(step=3, exp_avg=torch.ones(3), exp_avg_sq=torch.ones(3))}, "param_groups": groups})
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert optimizer.state[weight]["step"] == 4
+
+
 @pytest.mark.parametrize("name", [*INFOS, "LAMB"])
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
 def test_copies_and_pickles_train_on_alike(name, how):
