@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 from transformers import modeling_outputs
+from transformers.activations import ACT2FN
 
 from mezzo import _library
 
@@ -33,6 +34,9 @@ _BASE_MODELS = {
 }
 _FAMILIES = "BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, DeBERTa-v2 and ModernBERT"
 _CLASSIFIERS = {name.replace("Model", "ForSequenceClassification") for name in _BASE_MODELS}
+# Modules of classifiers that read the first token's state alone. DistilBERT's and ModernBERT's classifiers take that state themselves.
+_READ_FIRST = {"BertPooler", "RobertaClassificationHead", "XLMRobertaClassificationHead", "CamembertClassificationHead",
+               "ElectraClassificationHead", "ContextPooler"}
 _LEAVES = (nn.Linear, nn.LayerNorm, nn.Embedding)
 _WITHOUT_EFFECT = {"use_cache", "num_items_in_batch", "batch_size", "seq_len"}  # the last two of transformers 4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -98,7 +102,7 @@ def optimize(model: _Model) -> _Model:
         if is_base:
             module._mezzo = _Packed()
             module.__class__ = _optimized(type(module), _run_base)
-        elif _class_of(module, _CLASSIFIERS) and getattr(module.config, "classifier_pooling", "cls") == "cls":
+        elif _class_of(module, _CLASSIFIERS):
             module.__class__ = _optimized(type(module), _run_classifier)
     if not found:
         raise ValueError(f"mezzo.optimize: {type(model).__name__} holds no encoder that mezzo computes. "
@@ -141,11 +145,21 @@ def _restore(cls, run):
 
 
 def _run_classifier(model, own, arguments, args, kwargs):
-    token = _read_by_first_token.set(model.base_model)
+    token = _read_by_first_token.set(model.base_model if _reads_first(model) else None)
     try:
         return own(model, *args, **kwargs)
     finally:
         _read_by_first_token.reset(token)
+
+
+def _reads_first(model):
+    """Whether a classifier reads no state except each text's first. A head or a pooler of the user's may read others."""
+    if model.config.model_type in ("distilbert", "modernbert"):
+        return getattr(model.config, "classifier_pooling", "cls") == "cls"
+    places = (model.base_model, "pooler"), (model, "pooler"), (model, "classifier")
+    reader = next((found for owner, name in places if (found := getattr(owner, name, None)) is not None), None)
+    kind = type(getattr(reader, "original_module", reader))  # of PEFT's wrapper
+    return kind.__name__ in _READ_FIRST and kind.__module__.startswith("transformers.models.")
 
 
 def _run_base(model, own, arguments, args, kwargs):
@@ -182,8 +196,9 @@ class _Packed:
         for name, value in given.items():
             if value is not None and value is not False and name not in _WITHOUT_EFFECT:
                 raise _OwnForward(f"{name} is given")
-        if type(ids) is not torch.Tensor or ids.dim() != 2 or ids.numel() == 0 or torch._C._functorch.peek_interpreter_stack() is not None:
-            raise _OwnForward("input_ids is not a plain tensor [B, S]")
+        if (type(ids) is not torch.Tensor or ids.dim() != 2 or ids.numel() == 0 or ids.is_floating_point()
+                or torch._C._functorch.peek_interpreter_stack() is not None):
+            raise _OwnForward("input_ids is not a plain tensor of integers [B, S]")
 
         if self.mirror is None or not self.mirror.is_current(model):
             self.mirror = _Mirror(model)
@@ -201,7 +216,7 @@ class _Packed:
         if problem:
             raise _OwnForward(problem)
 
-        seed = int(torch.empty((), dtype=torch.int64).random_()) if training and mirror.drops else 0
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if training and mirror.drops else 0
         only_first = _read_by_first_token.get() is model and not model._forward_hooks
         rows = encoder.forward(ids, types if mirror.reads_token_types else None, lengths, only_first, training, checkpointing, seed)
         if hasattr(model, "pooler"):
@@ -227,6 +242,10 @@ class _Mirror:
         self.parameters = {}   # by the names of the encoder in C++
         self.dropouts = {}     # by name
         self.loras = {}        # rank, scale and dropout, by the name of the linear layer
+        config = model.config
+        self.eps = getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12))  # DistilBERT has the last
+        activation = next(getattr(config, name) for name in ("hidden_act", "hidden_activation", "activation") if hasattr(config, name))
+        self.activation = type(ACT2FN[activation]) if isinstance(activation, str) else None
         for name, module in model._modules.items():
             self.links.append((model._modules, name, module))
             if name != "pooler":
@@ -234,7 +253,7 @@ class _Mirror:
         if model._parameters:
             raise _OwnForward("the base model has other parameters")
 
-        fields = json.loads(model.config.to_json_string())
+        fields = json.loads(config.to_json_string())
         for name in ("architectures", "id2label", "label2id", "num_labels", "problem_type"):
             fields.pop(name, None)
         fields |= self._probabilities(next(_BASE_MODELS[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in _BASE_MODELS))
@@ -267,14 +286,19 @@ class _Mirror:
         if kind in _LEAVES:
             if kind is nn.Embedding and (module.max_norm is not None or module.sparse or module.scale_grad_by_freq):
                 raise _OwnForward(f"{name} has max_norm, sparse or scale_grad_by_freq")
+            if kind is nn.LayerNorm:
+                self.values.append((_eps, module, self.eps))
+                if module.eps != self.eps:
+                    raise _OwnForward(f"{name} has the eps {module.eps}, and the config {self.eps}")
             self.parameters |= {f"{name}.{key}": value for key, value in module._parameters.items() if value is not None}
-        elif kind is nn.Dropout:
-            self.dropouts[name] = module.p
-            self.values.append((_probability, module, module.p))
+        elif kind is nn.Dropout or kind is nn.Identity and name.endswith(("drop", "dropout")):
+            self.dropouts[name] = _probability(module)
+            self.values.append((_probability, module, self.dropouts[name]))
             self.switched.append(module.__dict__)
         elif kind.__module__ == "peft.tuners.lora.layer" and kind.__name__ == "Linear":
             self._add_lora(name, module)
-        elif not kind.__module__.startswith(("transformers.", "torch.nn.modules.")) or module._parameters:
+        elif module._parameters or not (kind.__module__.startswith("transformers.models.") or kind in (nn.ModuleList, self.activation)
+                                        or kind is nn.Identity and name.endswith("attn_norm")):
             raise _OwnForward(f"{name} is a {kind.__module__}.{kind.__qualname__}")
         else:
             self.switched.append(module.__dict__)
@@ -351,7 +375,11 @@ class _Mirror:
 
 
 def _probability(dropout):
-    return dropout.p
+    return getattr(dropout, "p", 0.0)  # 0 for an nn.Identity
+
+
+def _eps(layer_norm):
+    return layer_norm.eps
 
 
 def _lora_state(module):

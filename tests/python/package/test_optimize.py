@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer, losses
 from support import MINILM, check_gradients, mixed_ids, padded
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, GPT2Config, GPT2Model, Trainer, TrainingArguments
+from transformers.activations import ACT2FN
 
 EVERY = pytest.mark.parametrize("name", FAMILIES)
 ONE_OF_EACH = ["bert", "roberta", "distilbert", "electra", "deberta-v3", "modernbert"]
@@ -324,6 +325,49 @@ def test_dropout_follows_the_seed_and_the_modes(name):
         assert torch.equal(torch.get_rng_state(), state), "without dropout nothing is drawn"
 
 
+def test_dropout_that_is_replaced_by_identity_is_none():
+    theirs, mine = pair_of("bert")
+    inputs = inputs_of("bert", theirs)
+    for model in (theirs, mine):
+        for module in list(model.train().modules()):
+            for key, child in module.named_children():
+                if isinstance(child, nn.Dropout) and key == "dropout" and not hasattr(module, "query"):
+                    module.dropout = nn.Identity()
+                elif isinstance(child, nn.Dropout):
+                    child.p = 0.0
+    torch.testing.assert_close(mine(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=1e-5)
+
+
+class Mean(nn.Module):
+    """A head, or a pooler, that reads the states of all tokens."""
+
+    def forward(self, states):
+        return states.mean(1)[:, :3]
+
+
+@pytest.mark.parametrize("name, place", [("bert", "bert.pooler"), ("roberta", "classifier"), ("electra", "classifier"), ("deberta-v3", "pooler")])
+def test_heads_of_the_user_read_all_states(name, place):
+    theirs, mine = pair_of(name)
+    for model in (theirs, mine):
+        torch.manual_seed(0)
+        model.classifier = nn.Linear(3, 3)
+        model.set_submodule(place, Mean())
+    inputs = inputs_of(name, theirs, [9, 9])
+    with torch.no_grad():
+        torch.testing.assert_close(mine(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=1e-5)
+
+
+@EACH
+def test_classifiers_compute_the_last_layer_for_first_tokens_alone(name):
+    _, mine = pair_of(name)
+    seen = []
+    own = mine.base_model._mezzo.forward
+    mine.base_model._mezzo.forward = lambda *given: seen.append(own(*given)) or seen[-1]
+    for model in (mine, lora_model(name, mine)):
+        model(**inputs_of(name, mine))
+        assert seen.pop().last_hidden_state.shape[1] == 1
+
+
 @EACH
 def test_logits_under_dropout_are_spread_as_in_transformers(name):
     theirs, mine = (model.train() for model in pair_of(name))
@@ -457,7 +501,17 @@ def other_probability(model):
 def other_config(model):
     model.config.hidden_act = "silu"
     for layer in model.encoder.layer:
-        layer.intermediate.intermediate_act_fn = nn.SiLU()
+        layer.intermediate.intermediate_act_fn = ACT2FN["silu"]
+
+
+def other_activation(model):
+    for layer in model.encoder.layer:
+        layer.intermediate.intermediate_act_fn = nn.ReLU().eval()
+
+
+def other_eps(model):
+    for layer in model.encoder.layer:
+        layer.output.LayerNorm.eps = 0.5
 
 
 def half_of_it(model):
@@ -474,6 +528,8 @@ def parametrized(model):
     (odd_forward, "a module inside the encoder has another forward"),
     (other_probability, "modules with hidden_dropout_prob have different probabilities"),
     (other_config, 'the model\'s config: hidden_act is "silu", mezzo supports: gelu'),
+    (other_activation, "encoder.layer.0.intermediate.intermediate_act_fn is a .*ReLU"),
+    (other_eps, "encoder.layer.0.output.LayerNorm has the eps 0.5, and the config 1e-12"),
     (parametrized, "encoder.layer.0.attention.self.query is a .*ParametrizedLinear"),
 ])
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
