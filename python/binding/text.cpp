@@ -27,8 +27,9 @@ volatile std::sig_atomic_t is_interrupted = 0;
 struct sigaction handler_before;
 
 extern "C" void note_interrupt(int signal) {
+  if (handler_before.sa_handler == SIG_IGN) return;
   is_interrupted = 1;
-  if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN) handler_before.sa_handler(signal);
+  if (handler_before.sa_handler != SIG_DFL) handler_before.sa_handler(signal);
 }
 
 /// While it lives, SIGINT is noted before Python's handler notes it. One at a time.
@@ -112,7 +113,11 @@ class BoundTokenizer : public torch::CustomClassHolder {
   }
 
   Strings split_words(const std::string& text) const { return tokenizer_->split_words(text); }
-  std::string token(int64_t id) const { return tokenizer_->token(static_cast<int32_t>(id)); }
+  std::string token(int64_t id) const {
+    TORCH_CHECK_VALUE(id >= 0 && id < vocab_size(), "no token has the id ", id, "; ids go from 0 to ",
+                      vocab_size() - 1);
+    return tokenizer_->token(static_cast<int32_t>(id));
+  }
   int64_t pad_id() const { return tokenizer_->pad_id(); }
   int64_t vocab_size() const { return tokenizer_->vocab_size(); }
   int64_t model_max_length() const { return tokenizer_->model_max_length(); }

@@ -77,7 +77,9 @@ def train(**settings: Any) -> TrainResult:
         signals = _run([argument for name, value in settings.items() for argument in _arguments(name, value, Path(rows))])
     if signals:
         os.kill(os.getpid(), signals[0])
-    return _result(Path(settings["output"]))
+    if settings.get("output") is None:
+        return TrainResult(Path())  # of help
+    return _result(Path(os.fsdecode(settings["output"])))
 
 
 def _arguments(name: str, value: Any, rows: Path) -> list[str]:
@@ -91,16 +93,26 @@ def _arguments(name: str, value: Any, rows: Path) -> list[str]:
         return [f"{flag}={os.fsdecode(value)}"]
     if not hasattr(value, "__iter__"):
         return [f"{flag}={value}"]
+    if isinstance(value, Mapping) or getattr(value, "ndim", 1) != 1:
+        raise TypeError(f"{name} is a {type(value).__name__}, expected a list" + (
+            " of files or rows; a DataFrame's rows are df.to_dict(\"records\")" if name in _FILES else ""))
     values = list(value)
     if name in _FILES and values and isinstance(values[0], Mapping):
         path = rows / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(dict(row)) + "\n" for row in values))
+        path.write_text("".join(json.dumps(dict(row), default=_plain) + "\n" for row in values))
         return [f"{flag}={path}"]
     if name in _FILES:
         return [flag, *map(os.fspath, values)]
     names = io.StringIO()
     csv.writer(names, lineterminator="").writerow(values)
     return [f"{flag}={names.getvalue()}"]
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy or torch as Python's."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"a row has a {type(value).__name__}: {value!r}; expected a str, a number, a bool or None")
+    return value.item()
 
 
 def _result(folder: Path) -> TrainResult:

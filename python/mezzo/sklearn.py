@@ -74,8 +74,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         check_consistent_length(texts, labels)
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        names = [str(label) for label in self.classes_]
+        classes, numbers = np.unique(labels, return_inverse=True)
+        names = [str(label) for label in classes]
         if len(names) < 2:
             raise ValueError(f"y has 1 class, {names[0]!r}; TextClassifier needs at least 2 classes")
         seed = self.random_state
@@ -87,8 +87,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         result = train(train=[{"text": text, "label": names[number]} for text, number in zip(texts, numbers)], labels=names,
                        task="single_label_classification", output=folder.name, **given | dict(self.settings or {}))
         shutil.rmtree(result.folder / "checkpoints", ignore_errors=True)
-        self.metrics_, self.history_ = result.metrics, result.history
         self._load(folder)
+        self.classes_, self.metrics_, self.history_ = classes, result.metrics, result.history
         return self
 
     def predict(self, X: Iterable[str]) -> NDArray[Any]:

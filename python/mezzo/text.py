@@ -1,9 +1,11 @@
 """Classifiers of texts, and tokenizers, as the program has them."""
 
+import functools
 import json
+import operator
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -18,8 +20,15 @@ __all__ = ["Classifier", "Tokenizer"]
 _ROWS_AT_A_TIME = 16384  # as mezzo predict; Ctrl-C is heard between them
 
 
+def _refuse_tables(texts: object, name: str) -> None:
+    """A table's or a dict's items are the names of its columns."""
+    if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
+        raise TypeError(f"{name} is a {type(texts).__name__}, expected a str, or a list or column of them")
+
+
 def _list_of(texts: str | Iterable[str], name: str) -> list[str]:
     """Texts as str of Unicode, without halves of surrogate pairs, which UTF-8 has not."""
+    _refuse_tables(texts, name)
     found = [texts] if isinstance(texts, str) else list(texts)
     for i, text in enumerate(found):
         if not isinstance(text, str):
@@ -32,7 +41,8 @@ class Classifier:
     """A trained classifier of texts, of pairs of texts, or of words: what ``mezzo predict`` runs.
 
     Any number of threads may share a classifier. Calls release the GIL, and one of them computes at a time, with the threads of
-    ``torch.set_num_threads``. A text that is longer than `max_length` loses its end, with a warning.
+    ``torch.set_num_threads``. A text that is longer than `max_length` loses its end, with a warning. A pickled classifier holds
+    the folder's path, not the model.
 
     Args:
         model: folder of a model, or its name on the Hugging Face Hub: NAME, ORG/NAME, NAME@REVISION.
@@ -49,15 +59,22 @@ class Classifier:
     def __init__(self, model: str | os.PathLike[str], *, precision: str = "auto", device: str = "auto",
                  max_length: int | None = None) -> None:
         ops = _library.load()
-        with translated():
+        precision, device = str(precision), str(device)  # torch.device is welcome
+        max_length = None if max_length is None else operator.index(max_length)
+        with translated(), torch.inference_mode(False):  # weights without versions cannot be packed
             ops.check_classifier_options(precision, device, max_length)
             folder: str = ops.find_model(os.fspath(model), False)
+            self._folder = os.path.abspath(folder)
+            self._options: dict[str, Any] = dict(precision=precision, device=device, max_length=max_length)
             self._classifier: Any = torch.classes.mezzo.Classifier(folder, precision, device, max_length)
             unchecked = ops.int8_warning(folder) if precision == "int8" else ""
         if unchecked:
             warnings.warn(unchecked, stacklevel=2)
         if unused := self._classifier.unused():
             warnings.warn(f"in {folder}, but not used: {', '.join(unused)}", stacklevel=2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(type(self), **self._options), (self._folder,)
 
     @property
     def labels(self) -> list[str]:
@@ -139,7 +156,8 @@ class Classifier:
 class Tokenizer:
     """Turns texts into the ids that a model was trained on: those of Hugging Face's fast tokenizers, and of ``mezzo tokenize``.
 
-    Thread-safe; calls release the GIL. A list is encoded by the threads of ``torch.set_num_threads``.
+    Thread-safe; calls release the GIL. A list is encoded by the threads of ``torch.set_num_threads``. A pickled tokenizer holds
+    the path of its files.
 
     Args:
         model: folder of a model, its name on the Hugging Face Hub, or a vocabulary, the file vocab.txt of an uncased BERT.
@@ -155,7 +173,11 @@ class Tokenizer:
         is_vocab = os.path.isfile(path)
         with translated():
             found = path if is_vocab else ops.find_model(path, True)
+            self._path = os.path.abspath(found)
             self._tokenizer: Any = torch.classes.mezzo.Tokenizer(found, is_vocab)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._path,)
 
     def __call__(self, text: str | bytes | Iterable[str | bytes], text_pair: str | bytes | Iterable[str | bytes] | None = None,
                  max_length: int = 0) -> dict[str, Any]:
@@ -179,7 +201,7 @@ class Tokenizer:
         if text_pair is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} second texts; pass as many of both")
         with translated():
-            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, max_length)
+            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, operator.index(max_length))
         ends = lengths.cumsum(0).tolist()
         begins = [0, *ends[:-1]]
         all_ids, all_types = ids.tolist(), types.tolist()
@@ -209,7 +231,7 @@ class Tokenizer:
             As a call for one text does, and ``word_ids``: of each id the word's number from 0, -1 for special tokens.
         """
         with translated():
-            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words), max_length)
+            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words), operator.index(max_length))
         return {"input_ids": ids.tolist(), "token_type_ids": types.tolist(), "truncated": truncated, "word_ids": word_ids.tolist()}
 
     def encode_windows(self, text: str | bytes, max_length: int, stride: int) -> list[list[int]]:
@@ -218,16 +240,17 @@ class Tokenizer:
         As ``return_overflowing_tokens=True`` of transformers.
         """
         with translated():
-            return [window.tolist() for window in self._tokenizer.encode_windows(_encoded(text)[0], max_length, stride)]
+            windows = self._tokenizer.encode_windows(_encoded_one(text), operator.index(max_length), operator.index(stride))
+        return [window.tolist() for window in windows]
 
     def split_words(self, text: str | bytes) -> list[str]:
         """The words of a text, for `encode_words`: as BERT finds words, each punctuation mark and Chinese character by itself."""
-        return list(self._tokenizer.split_words(_encoded(text)[0]))
+        return list(self._tokenizer.split_words(_encoded_one(text)))
 
     def token(self, token_id: int) -> str:
         """The token with this id. ValueError if no token has it."""
         with translated():
-            return str(self._tokenizer.token(token_id))
+            return str(self._tokenizer.token(operator.index(token_id)))
 
     def save(self, folder: str | os.PathLike[str], *, token_types: bool = True, words: bool = False) -> None:
         """Writes files from which mezzo and transformers make the same ids, into a folder that exists.
@@ -258,8 +281,15 @@ class Tokenizer:
 
 def _encoded(text: str | bytes | Iterable[str | bytes]) -> list[bytes]:
     """In UTF-8, but for bytes, which stay."""
+    _refuse_tables(text, "text")
     texts = [text] if isinstance(text, (str, bytes)) else list(text)
     for i, one in enumerate(texts):
         if not isinstance(one, (str, bytes)):
             raise TypeError(f"text {i} is a {type(one).__name__}, expected a str")
     return [one if isinstance(one, bytes) else one.encode() for one in texts]
+
+
+def _encoded_one(text: str | bytes) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        raise TypeError(f"text is a {type(text).__name__}, expected a str")
+    return _encoded(text)[0]

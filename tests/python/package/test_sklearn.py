@@ -132,6 +132,13 @@ def test_the_random_state_decides(tiny):
     assert not (found[0] == found[2]).all() and not (found[0] == found[3]).all()
 
 
+def test_a_fit_that_fails_leaves_the_classifier_as_it_was(tiny):
+    classifier = tiny().fit(TEXTS, TOPICS)
+    with pytest.raises(ValueError, match="learning-rate"):
+        classifier.set_params(learning_rate=-1).fit(TEXTS, ["a", "b", "c"] * 8)
+    assert classifier.predict(TEXTS[:3]).tolist() == TOPICS[:3]
+
+
 def test_wrong_input_is_refused(tiny):
     classifier = tiny()
     for X, y, message in [

@@ -1,6 +1,8 @@
 """mezzo.Classifier and mezzo.Tokenizer, against the program and transformers."""
+import copy
 import json
 import math
+import pickle
 import shutil
 import threading
 
@@ -124,6 +126,9 @@ def test_wrong_input_is_refused_by_name(folder):
         (["a", None], TypeError, r"texts\[1\] is a NoneType, expected a str"),
         ([b"a"], TypeError, r"texts\[0\] is a bytes, expected a str"),
         (["\ud800"], ValueError, "surrogates not allowed"),
+        (None, TypeError, "texts is a NoneType, expected a str, or a list or column of them"),
+        (dict(text=["a"]), TypeError, "texts is a dict, expected a str"),  # and a DataFrame, whose items are its columns' names, too
+        (np.array([["a"]]), TypeError, "texts is a ndarray, expected a str"),
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
             classifier.predict(texts)
@@ -137,11 +142,35 @@ def test_wrong_input_is_refused_by_name(folder):
         (dict(precision="fp8"), "^--precision 'fp8' is not known: fp32, bf16, fp16, int8, auto$"),
         (dict(device="gpu"), "^--device 'gpu' is not known"),
         (dict(precision="int8", device="cuda"), "int8 is for CPUs"),
+        (dict(precision=None), "^--precision 'None' is not known"),
         (dict(max_length=1), "^--max-length is 1, expected at least 2$"),
         (dict(max_length=17), "^--max-length is 17, the model has positions for 16$"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
             mezzo.Classifier(path, **options)
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        mezzo.Classifier(path, max_length="8")
+
+
+def test_works_inside_the_modes_of_torch(folder):
+    path = folder(TASKS[0])
+    expected = mezzo.Classifier(path, precision="fp32", device=torch.device("cpu")).logits(TEXTS)
+    for mode in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")):
+        with mode:
+            classifier = mezzo.Classifier(path, precision="fp32")
+            assert (classifier.logits(TEXTS) == expected).all()
+        assert (classifier.logits(TEXTS) == expected).all()
+
+
+def test_is_pickled_and_copied_by_its_path(folder, monkeypatch):
+    path = folder(TASKS[0])
+    monkeypatch.chdir(path.parent)
+    classifier, tokenizer = mezzo.Classifier(path.name, precision="fp32", max_length=8), mezzo.Tokenizer(f"{path.name}/vocab.txt")
+    saved = pickle.dumps((classifier, tokenizer))
+    monkeypatch.chdir("/")
+    for other, ids in (pickle.loads(saved), copy.deepcopy((classifier, tokenizer))):
+        assert other.max_length == 8 and (other.logits("goal law") == classifier.logits("goal law")).all()
+        assert ids.encode("goal law") == tokenizer.encode("goal law")
 
 
 def test_files_that_are_missing_or_wrong_are_named(folder, tmp_path):
@@ -205,11 +234,20 @@ def test_what_cannot_be_tokenized_is_refused(folder, tmp_path):
     tokenizer = mezzo.Tokenizer(folder(TASKS[0]))
     with pytest.raises(TypeError, match="text 1 is a int, expected a str"):
         tokenizer(["a", 3])
+    with pytest.raises(TypeError, match="text is a dict, expected a str, or a list or column of them"):
+        tokenizer(dict(text="a"))
+    for encode in (tokenizer.split_words, lambda text: tokenizer.encode_windows(text, 5, 1)):
+        with pytest.raises(TypeError, match="text is a list, expected a str"):
+            encode(["a", "b"])
+    with pytest.raises(TypeError, match="'NoneType' object cannot be interpreted as an integer"):
+        tokenizer("a", max_length=None)
     with pytest.raises(ValueError, match="there are 2 texts and 1 second texts"):
         tokenizer(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="special tokens alone are 2"):
         tokenizer("a", max_length=1)
     with pytest.raises(ValueError, match="has the id 99; ids go from 0 to 14"):
         tokenizer.token(99)
+    with pytest.raises(ValueError, match="has the id 4294967298; ids go from 0 to 14"):
+        tokenizer.token(2**32 + 2)
     with pytest.raises(ValueError, match="there is no such folder"):
         mezzo.Tokenizer(tmp_path / "none")

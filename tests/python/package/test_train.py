@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import mezzo
+import numpy as np
 import pytest
 import ranks
 from sklearn import metrics
@@ -67,6 +68,11 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
     assert model_of(tmp_path / "a") == model_of(tmp_path / "b")
     result = mezzo.train(**settings(data, tmp_path / "c", labels=["x,\"y", *LABELS], max_steps=1))
     assert mezzo.Classifier(result.folder).labels == ["x,\"y", *LABELS]
+    numbers = [row | dict(label=np.int64(i % 2)) for i, row in enumerate(rows_of(data / "train.jsonl"))]
+    result = mezzo.train(**settings(data, os.fsencode(tmp_path / "f"), train=numbers, dev=None, max_steps=np.int64(1)))
+    assert mezzo.Classifier(result.folder).labels == ["0", "1"] and result.folder == tmp_path / "f"
+    mezzo.train(help=True)
+    assert "Usage: mezzo train" in capfd.readouterr().out
     result = mezzo.train(**settings(data, tmp_path / "d", dry_run=True))
     assert (result.metrics, result.history) == ({}, []) and not (tmp_path / "d").exists()
     result = mezzo.train(**settings(data, tmp_path / "e", dev=None, folds=2, max_steps=1))
@@ -80,6 +86,8 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
     (dict(lora=True), ValueError, "--lora 'true' is not a whole number"),
     (dict(output=None), ValueError, "--output"),
     (dict(config="x.toml", output=None), ValueError, "^output is missing; pass it beside config$"),
+    (dict(train={"text": ["a"]}), TypeError, "^train is a dict, expected a list of files or rows; a DataFrame's rows are"),
+    (dict(dev=[dict(text=b"a", label="x")]), TypeError, "^a row has a bytes: b'a'; expected a str, a number, a bool or None$"),
     (dict(train="nofile.jsonl"), FileNotFoundError, r"^nofile\.jsonl: cannot be read: No such file or directory"),
     (dict(train=[{"text": "a"}]), RuntimeError, r"train\.jsonl"),
     (dict(labels=["sport"]), RuntimeError, "--labels"),
