@@ -168,6 +168,10 @@ void LaunchRound::heed_nodes(int64_t start) {
   const NodePlan plan = nodes_->plan();
   if (plan.failure && (plan.is_over || plan.failure->start >= start)) {
     other_node_ = plan.failure;
+  } else if (plan.start > start) {
+    other_node_ = NodeFailure{start, 1, false, "the other nodes went on without this node"};
+  }
+  if (other_node_) {
     end_ranks(SIGTERM, options_.failure_grace_seconds());
   }
 }

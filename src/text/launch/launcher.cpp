@@ -125,7 +125,7 @@ class Launcher {
     RoundResult result;
     for (int64_t start = 0;; ++start) {
       nodes.be_ready(start);
-      const NodePlan plan = await_start(nodes, start);
+      const NodePlan plan = await_start(nodes);
       if (stopped_by_ != 0) {
         result = {128 + stopped_by_, stopped_by_, false, "", 0, false};
         break;
@@ -166,11 +166,12 @@ class Launcher {
     return result;
   }
 
-  /// Waits for a start with this node, `start` or later, for the end, or a signal.
-  NodePlan await_start(NodeRendezvous& nodes, int64_t start) {
+  /// Waits for a start that this node can take part in, for the end, or a signal.
+  NodePlan await_start(NodeRendezvous& nodes) {
     const auto begin = std::chrono::steady_clock::now();
-    for (bool is_told = start > 0;; wait(kNodesInterval)) {
+    for (bool is_told = nodes.first_start() > 0;; wait(kNodesInterval)) {
       NodePlan plan = nodes.plan();
+      const int64_t start = nodes.first_start();
       const bool has_this = std::ranges::find(plan.nodes, options_.node_rank()) != plan.nodes.end();
       if (plan.is_over || (plan.start >= start && has_this) || stopped_by_ != 0) return plan;
       if (plan.start >= start) nodes.be_ready(plan.start + 1);  // the others went on without this node

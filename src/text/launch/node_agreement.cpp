@@ -50,6 +50,9 @@ std::optional<NodeFailure> NodeAgreement::find_failure(const std::map<int64_t, N
     if (report.left && *report.left != 0) {
       return NodeFailure{plan_.start, *report.left, false, fmt::format("node {} has ended", node)};
     }
+    if (report.ready > plan_.start) {  // a new launcher of that node, for example
+      return NodeFailure{plan_.start, 1, false, fmt::format("the ranks of node {} have ended", node)};
+    }
     if (!report.left && !answers(node)) {
       return NodeFailure{plan_.start, 1, false,
                          fmt::format("node {} has not answered for {:g} s", node, options_.node_timeout_seconds())};

@@ -121,6 +121,12 @@ void NodeRendezvous::State::connect() {
     store = c10::make_intrusive<c10d::TCPStore>(options.master_addr(), tcp);
   }
   store = c10::make_intrusive<c10d::PrefixStore>("launchers", store);
+  if (!is_first() && store->check({kPlan})) {
+    // A start that is under way counts on an earlier launcher of this node, or on none.
+    const int64_t next = plan_from(Json::parse(store->get(kPlan)).at(0)).start + 1;
+    const std::lock_guard lock(mutex);
+    own.ready = std::max(own.ready, next);
+  }
 }
 
 void NodeRendezvous::State::exchange() {
@@ -222,9 +228,14 @@ bool NodeRendezvous::others_are_here() const {
   return state_->others_are_here && !state_->has_ended;
 }
 
+int64_t NodeRendezvous::first_start() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->own.ready;
+}
+
 void NodeRendezvous::be_ready(int64_t start) {
   const std::lock_guard lock(state_->mutex);
-  state_->own.ready = start;
+  state_->own.ready = std::max(state_->own.ready, start);
   state_->speak();
 }
 

@@ -34,6 +34,8 @@ class NodeRendezvous {
 
   /// The ranks of this node have ended, and may start again as start number `start`.
   void be_ready(int64_t start);
+  /// The first start that this node can take part in.
+  int64_t first_start() const;
   void fail(const NodeFailure& failure);
   /// This node takes part in nothing more. Waits until node 0 can know it.
   void leave(int status);

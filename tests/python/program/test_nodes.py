@@ -29,7 +29,8 @@ class Nodes:
 
     def __init__(self, *options, count=3):
         port = free_port()
-        self.launchers = [start(command(node, port, *options, nnodes=count)) for node in range(count)]
+        self.commands = [command(node, port, *options, nnodes=count) for node in range(count)]
+        self.launchers = [start(arguments) for arguments in self.commands]
         for launcher in self.launchers:
             assert "start 0" in launcher.stdout.readline()
 
@@ -63,6 +64,17 @@ def test_too_few_nodes_are_the_end():
     assert status == 1 and told.splitlines()[-1] == "launch: node 1 has not answered for 3 s; 1 of 2 nodes are here, at least 2 are needed"
 
 
+def test_a_launcher_that_comes_back_before_it_is_missed_joins_the_next_start():
+    nodes = Nodes("node_timeout_seconds=1000", count=2)
+    nodes.launchers[1].kill()
+    finish(nodes.launchers[1])
+    nodes.launchers[1] = start(nodes.commands[1])
+    (first, said, told), (second, of_second, _) = nodes.ends()
+    assert (first, second) == (0, 0), told
+    assert (said, of_second) == ("[rank 0] start 1 rank 0 of 2\n", "[rank 1] start 1 rank 1 of 2\n")
+    assert told == "launch: the ranks of node 1 have ended; all ranks start again, restart 1 of 2\n"
+
+
 @pytest.mark.parametrize("how, message", [(signal.SIGKILL, "node 0 does not answer at localhost:"), (signal.SIGTERM, "node 0 has ended")])
 def test_the_loss_of_node_0_is_the_end(how, message):
     nodes = Nodes("min_nnodes=1", count=2)
@@ -83,20 +95,20 @@ def hosts():
     def ip(*arguments, check=True):
         return subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)
 
-    try:
-        ip("netns", "add", names[0])
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"this machine allows no network namespaces: {getattr(error, 'stderr', error)}")
     with ExitStack() as stack:
-        for name in names:
-            stack.callback(ip, "netns", "del", name, check=False)
-        ip("link", "add", bridge, "type", "bridge")
-        stack.callback(ip, "link", "del", bridge, check=False)
+        try:
+            for name in names:
+                ip("netns", "add", name)
+                stack.callback(ip, "netns", "del", name, check=False)
+            ip("link", "add", bridge, "type", "bridge")
+            stack.callback(ip, "link", "del", bridge, check=False)
+            ip("link", "add", f"{bridge}v0", "type", "veth", "peer", "name", "eth0", "netns", names[0])
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"this machine allows no network namespaces, bridges or veths: {getattr(error, 'stderr', error)}")
         ip("link", "set", bridge, "up")
         for node, name in enumerate(names):
             if node > 0:
-                ip("netns", "add", name)
-            ip("link", "add", f"{bridge}v{node}", "type", "veth", "peer", "name", "eth0", "netns", name)
+                ip("link", "add", f"{bridge}v{node}", "type", "veth", "peer", "name", "eth0", "netns", name)
             ip("link", "set", f"{bridge}v{node}", "master", bridge, "up")
             for arguments in ["addr add 10.83.0.%d/24 dev eth0" % (node + 1), "link set eth0 up", "link set lo up"]:
                 ip("-n", name, *arguments.split())

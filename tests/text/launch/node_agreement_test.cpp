@@ -83,6 +83,15 @@ TEST_F(NodeAgreementTest, GoesOnWithoutANodeThatIsLostAndTakesItBackLater) {
   EXPECT_THAT(pass().nodes, ElementsAre(0, 1, 2));
 }
 
+TEST_F(NodeAgreementTest, StartsAgainWithALauncherThatCameBackBeforeItWasMissed) {
+  begin();
+  reports_[2] = {0, 1, std::nullopt, std::nullopt};
+  EXPECT_EQ(pass().failure->message, "the ranks of node 2 have ended");
+  be_ready(1);
+  EXPECT_THAT(pass().nodes, ElementsAre(0, 1, 2));
+  EXPECT_FALSE(pass().failure);
+}
+
 TEST_F(NodeAgreementTest, GoesOnWithoutANodeThatWasStopped) {
   begin();
   reports_[1].left = 143;
