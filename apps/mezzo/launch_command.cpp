@@ -124,8 +124,9 @@ std::string with_flag(const std::string& message) {
 
 /// Flags that are not given come from what started this launcher.
 void add_defaults(LaunchFlags& flags) {
-  const NodeEnvironment found = as_usage([&] { return NodeEnvironment::detect(); });
   const bool takes_all = !flags.nnodes && !flags.node_rank && flags.master.empty();
+  if (!takes_all && flags.nproc) return;
+  const NodeEnvironment found = as_usage([&] { return NodeEnvironment::detect(); });
   if (!flags.nproc) flags.nproc = found.nproc;
   if (!takes_all) return;  // a flag without its environment, or the other way round, would be another cluster's
   flags.nnodes = found.nnodes;

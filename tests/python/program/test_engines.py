@@ -82,6 +82,7 @@ def launch_alone(variables, *options, script="echo $WORLD_SIZE"):
 
 def test_flags_win_over_the_environment():
     assert launch_alone(kubeflow(0, 1), "--nproc", "3", "--nnodes", "1").stdout.count("3\n") == 3
+    assert launch_alone(dict(PET_NNODES="two"), "--nproc", "3", "--nnodes", "1").stdout.count("3\n") == 3
     assert launch_alone(dict(PET_NNODES="1", PET_NPROC_PER_NODE="2")).stdout.count("2\n") == 2
     assert launch_alone(dict(PET_NNODES="1", PET_NPROC_PER_NODE="auto")).stdout.count("1\n") == 1, "one rank where there is no GPU"
 
