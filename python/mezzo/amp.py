@@ -252,33 +252,42 @@ class autocast(_Scope):
 
 
 class _ModuleNames:
-    """Tells the C++ side which module runs, by forward hooks that are there between `begin` and `end`."""
+    """Tells the C++ side which module runs, by forward hooks that are there from the first `begin` to the last `end`."""
 
-    _running = threading.local()  # of each thread: names of the modules that run, outermost first, and their scopes
+    _lock = threading.Lock()
+    _running = threading.local()  # of each thread: the modules that run, outermost first, with their names and scopes
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._handles: list[list[Any]] = []
+        self._users = 0
+        self._handles: list[Any] = []
 
     def begin(self) -> None:
-        handles = []
-        for name, module in self._model.named_modules():
-            handles.append(module.register_forward_pre_hook(functools.partial(self._enter, name), prepend=True))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
-        self._handles.append(handles)
+        with self._lock:
+            self._users += 1
+            for name, module in self._model.named_modules() if self._users == 1 else ():
+                self._handles.append(module.register_forward_pre_hook(functools.partial(self._enter, name), prepend=True))
+                self._handles.append(module.register_forward_hook(self._leave, always_call=True))
 
     def end(self) -> None:
-        for handle in self._handles.pop():
-            handle.remove()
+        with self._lock:
+            self._users -= 1
+            while self._users == 0 and self._handles:
+                self._handles.pop().remove()
 
     def _enter(self, name: str, module: torch.nn.Module, inputs: Any) -> None:
         running = self._running.__dict__.setdefault("modules", [])
-        outer = running[-1][0] if running else ""
+        outer = running[-1][1] if running else ""
         step = "" if name == outer else name.removeprefix(outer + ".") if outer else name
-        running.append((name, _new("ModuleScope", step)))
+        running.append((module, name, _new("ModuleScope", step)))
 
     def _leave(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        self._running.modules.pop()[1].close()
+        running = self._running.__dict__.setdefault("modules", [])
+        while any(entered is module for entered, _, _ in running):  # not if it began before the hooks
+            entered, _, scope = running.pop()
+            scope.close()
+            if entered is module:
+                return
 
 
 @dataclass(frozen=True)
@@ -564,7 +573,7 @@ class GradScaler:
             warnings.warn("GradScaler: there is no CUDA device, so the scaler is disabled. Pass the device that the model is on.",
                           stacklevel=2)
             enabled = False
-        self._options = (float(init_scale), float(growth_factor), float(backoff_factor), growth_interval, enabled, static_scale,
+        self._options = (float(init_scale), float(growth_factor), float(backoff_factor), growth_interval, bool(enabled), static_scale,
                          float(min_scale), float(max_scale), allow_no_gradients, hysteresis, max_consecutive_skips, reproduce_pytorch)
         self._begin()
 

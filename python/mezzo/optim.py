@@ -43,6 +43,8 @@ class Optimizer(torch.optim.Optimizer):
     def _set_options(self, max_grad_norm: float, stochastic_rounding_seed: int | None) -> None:
         if not max_grad_norm >= 0:
             raise ValueError(f"max_grad_norm must be at least 0, got {max_grad_norm}")
+        if stochastic_rounding_seed is not None and not -2**63 <= stochastic_rounding_seed < 2**63:
+            raise ValueError(f"stochastic_rounding_seed must be from -2**63 to 2**63 - 1, got {stochastic_rounding_seed}")
         self.max_grad_norm = float(max_grad_norm)
         self.stochastic_rounding_seed = stochastic_rounding_seed
 

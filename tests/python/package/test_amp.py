@@ -146,8 +146,8 @@ def test_nested_outputs_keep_their_structure():
             continue
         with pytest.raises(ValueError, match="scale\\(\\) takes tensors"):
             scaler.scale(bad)
-    off = mezzo.GradScaler("cpu", enabled=False)
-    assert off.scale(nested) is nested and off.get_scale() == 1 and off.state_dict() == {}
+    off = mezzo.GradScaler("cpu", enabled=0)
+    assert off.is_enabled() is False and off.scale(nested) is nested and off.get_scale() == 1 and off.state_dict() == {}
 
 
 def test_states_copies_and_pickles():
@@ -450,6 +450,45 @@ def test_logs_and_tracers_name_modules():
         with pytest.raises(RuntimeError, match="FiniteTracer: aten::addmm produced inf or NaN in forward, in module layers.1.dense"):
             tracer.check()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_threads_share_a_log_that_names_modules():
+    """Blocks that begin and end while others run the model."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    log, errors = mezzo.CastLog(model), []
+    amp = mezzo.autocast("cpu", torch.bfloat16, log=log)
+
+    def run():
+        try:
+            for _ in range(50):
+                with amp:
+                    model(torch.ones(2, 8))
+        except Exception as error:  # noqa: BLE001 – of another thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and {entry["module"] for entry in log.entries()} == {"0", "1.0"}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_module_that_began_before_its_hooks_is_left_without_an_error():
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Linear(4, 4)
+
+        def forward(self, x):
+            tracer.__enter__()
+            return self.dense(x)
+
+    model = Late()
+    tracer = mezzo.FiniteTracer(model)
+    model(torch.ones(1, 4))
+    tracer.__exit__(None, None, None)
 
 
 def test_a_policy_is_a_value():

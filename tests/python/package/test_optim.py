@@ -161,6 +161,11 @@ def test_hooks_of_loading_see_and_change_what_is_loaded(name):
     assert set(seen) == {torch.float32}
 
 
+def test_a_seed_that_no_kernel_takes_is_refused():
+    with pytest.raises(ValueError, match="stochastic_rounding_seed must be from"):
+        mezzo.optim.SGD([torch.ones(1)], stochastic_rounding_seed=2**63)
+
+
 def test_old_states_whose_step_is_a_number_go_on():
     weight = torch.ones(3, requires_grad=True)
     optimizer = mezzo.optim.AdamW([weight])
