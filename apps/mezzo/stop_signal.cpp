@@ -27,7 +27,12 @@ extern "C" void note_signal(int signal) {
   const bool is_echo = signal == SIGHUP || now_ms() - caught_at < 500;
   if (caught != 0 && !is_echo) {
     std::signal(signal, SIG_DFL);
+    sigset_t one;
+    ::sigemptyset(&one);
+    ::sigaddset(&one, signal);
     ::raise(signal);
+    ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+    ::_exit(128 + signal);  // the first process of a container outlives that
   }
   if (caught == 0) {
     caught_at = now_ms();
