@@ -63,8 +63,9 @@ class PythonEncoder : public torch::CustomClassHolder {
 
   /// Parameters `name`.lora_A and `name`.lora_B, to be adopted.
   void add_lora(const std::string& name, int64_t rank, double scale, double dropout) {
-    auto* const dense = dynamic_cast<Dense*>(modules_.at(name));
-    TORCH_CHECK_VALUE(dense != nullptr, name, " is not a linear layer");
+    const auto module = modules_.find(name);
+    auto* const dense = module == modules_.end() ? nullptr : dynamic_cast<Dense*>(module->second);
+    TORCH_CHECK_VALUE(dense != nullptr, name, " is not a linear layer that is expected");
     dense->add_lora(rank, scale, dropout, kLoraSites + static_cast<uint32_t>(num_lora_++));
   }
 
@@ -173,6 +174,7 @@ class PythonEncoder : public torch::CustomClassHolder {
       return;  // a weight of another version is packed by its layer
     const c10::InferenceMode tracks_versions(false);
     const at::NoGradGuard no_grad;
+    packed_dtype_.reset();  // should memory run out
     model_->pack_weights(dtype);
     packed_dtype_ = dtype;
     fingerprints_ = std::move(prints);

@@ -56,7 +56,7 @@ def optimize(model: _Model) -> _Model:
 
     Parameters, ``state_dict()``, the signature of ``forward``, and the types and shapes of its outputs stay. Gradients
     arrive in the same ``.grad``, with the same dtype. ``Trainer``, Accelerate, DistributedDataParallel, PEFT's LoRA and
-    sentence-transformers work as before. Call this before or after them.
+    sentence-transformers work as before. Call this before or after them, but before Accelerate prepares an encoder without a head.
 
     Differences from the model's own code:
 
@@ -80,7 +80,8 @@ def optimize(model: _Model) -> _Model:
         ``model``.
 
     Raises:
-        ValueError: for a model without a supported encoder, and for question answering, which reads states of padding.
+        ValueError: for a model without a supported encoder, for an encoder whose ``forward`` was replaced, and for question
+            answering, which reads states of padding.
 
     Example::
 
@@ -94,6 +95,9 @@ def optimize(model: _Model) -> _Model:
         if _class_of(getattr(module, "base_model", module), _BASE_MODELS) and type(module).__name__.endswith("ForQuestionAnswering"):
             raise ValueError(f"mezzo.optimize: {type(module).__name__} chooses among all positions, padding included, "
                              "and mezzo computes no padding. Models with other heads work.")
+        if "forward" in module.__dict__ and _class_of(module, _BASE_MODELS) and not hasattr(type(module), "_mezzo_own"):
+            raise ValueError(f"mezzo.optimize: the forward of this {type(module).__name__} was replaced, for example by Accelerate. "
+                             "Call mezzo.optimize before.")
     for module in modules:
         is_base = _class_of(module, _BASE_MODELS) is not None
         found = found or is_base

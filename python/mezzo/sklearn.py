@@ -78,6 +78,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = [str(label) for label in classes]
         if len(names) < 2:
             raise ValueError(f"y has 1 class, {names[0]!r}; TextClassifier needs at least 2 classes")
+        settings = dict(self.settings or {})
+        if without := [name for name in ("dry_run", "folds", "pause_at") if settings.get(name)]:
+            raise ValueError(f"settings has {without[0]!r}, which leaves no model to predict with")
         seed = self.random_state
         if isinstance(seed, np.random.RandomState):
             seed = int(check_random_state(seed).randint(2**31))
@@ -85,7 +88,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                      max_length=self.max_length, precision=self.precision, device=self.device, seed=seed, quiet=not self.verbose)
         folder = tempfile.TemporaryDirectory(prefix="mezzo-")
         result = train(train=[{"text": text, "label": names[number]} for text, number in zip(texts, numbers)], labels=names,
-                       task="single_label_classification", output=folder.name, **given | dict(self.settings or {}))
+                       task="single_label_classification", output=folder.name, **given | settings)
         shutil.rmtree(result.folder / "checkpoints", ignore_errors=True)
         self._load(folder)
         self.classes_, self.metrics_, self.history_ = classes, result.metrics, result.history

@@ -596,6 +596,14 @@ def test_models_of_other_kinds_are_refused():
         mezzo.optimize(Mine(FAMILIES["bert"].config()))
 
 
+def test_an_encoder_whose_forward_was_replaced_is_refused():
+    model = model_of("bert", "base")
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)  # as Accelerate does
+    with pytest.raises(ValueError, match="the forward of this BertModel was replaced, for example by Accelerate"):
+        mezzo.optimize(model)
+    assert not hasattr(type(model), "_mezzo_own")
+
+
 def test_wrong_token_ids_and_long_texts_are_the_errors_of_transformers():
     theirs, mine = pair_of("bert")
     inputs = inputs_of("bert", theirs)

@@ -154,5 +154,7 @@ def test_wrong_input_is_refused(tiny):
             classifier.fit(X, y)
     with pytest.raises(TypeError, match=r"X\[0\] is a float, expected a str"):
         classifier.fit([0.5, *TEXTS[1:]], TOPICS)
+    with pytest.raises(ValueError, match="settings has 'folds', which leaves no model to predict with"):
+        TextClassifier(settings=dict(folds=3)).fit(TEXTS, TOPICS)
     with pytest.raises(ValueError, match="Did you mean '--learning-rate'"):
         TextClassifier(settings=dict(learning_rat=1)).fit(TEXTS, TOPICS)
