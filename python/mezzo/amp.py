@@ -4,6 +4,7 @@
 import functools
 import inspect
 import json
+import operator
 import re
 import threading
 import warnings
@@ -573,8 +574,9 @@ class GradScaler:
             warnings.warn("GradScaler: there is no CUDA device, so the scaler is disabled. Pass the device that the model is on.",
                           stacklevel=2)
             enabled = False
-        self._options = (float(init_scale), float(growth_factor), float(backoff_factor), growth_interval, bool(enabled), static_scale,
-                         float(min_scale), float(max_scale), allow_no_gradients, hysteresis, max_consecutive_skips, reproduce_pytorch)
+        self._options = (float(init_scale), float(growth_factor), float(backoff_factor), operator.index(growth_interval), bool(enabled),
+                         static_scale, float(min_scale), float(max_scale), allow_no_gradients, operator.index(hysteresis),
+                         operator.index(max_consecutive_skips), reproduce_pytorch)
         self._begin()
 
     def _begin(self) -> None:
@@ -714,7 +716,7 @@ class GradScaler:
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Sets it, from the next `update` on; a ValueError unless it is at least 1."""
-        self._scaler.set_growth_interval(new_interval)
+        self._scaler.set_growth_interval(operator.index(new_interval))
 
     def is_enabled(self) -> bool:
         """Whether the scaler scales."""

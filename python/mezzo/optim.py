@@ -15,6 +15,8 @@ from torch.optim.optimizer import ParamsT
 
 from mezzo import _library
 
+_library.folder()  # raises UnsupportedTorch before an older torch.optim lacks something
+
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Muon", "Optimizer"]
 
 _HALVES = (torch.float16, torch.bfloat16)

@@ -186,6 +186,12 @@ def test_setters_and_new_scales():
             scaler.update(value)
 
 
+@pytest.mark.parametrize("make", [lambda: mezzo.GradScaler("cpu", growth_interval=2e3), lambda: scaler_of().set_growth_interval(2e3)])
+def test_an_interval_that_is_no_integer_is_refused(make):
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        make()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_scaler_for_a_missing_gpu_is_disabled_as_pytorchs():
     with pytest.warns(UserWarning, match="there is no CUDA device, so the scaler is disabled"):

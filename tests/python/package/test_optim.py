@@ -2,6 +2,8 @@
 import copy
 import io
 import pickle
+import subprocess
+import sys
 import warnings
 
 import mezzo
@@ -159,6 +161,12 @@ def test_hooks_of_loading_see_and_change_what_is_loaded(name):
     for place, slots in [(0, saved["state"][1]), (1, saved["state"][0]), (2, saved["state"][2])]:
         assert all(torch.equal(ours.state[mine[place]][key], value) for key, value in slots.items())
     assert set(seen) == {torch.float32}
+
+
+def test_a_torch_without_muon_and_without_a_build_is_named():
+    code = "import torch; del torch.optim.Muon; from mezzo import _library; _library.torch_version = lambda: '2.8'; import mezzo.amp"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "UnsupportedTorch: mezzo has builds for torch" in done.stderr.splitlines()[-1]
 
 
 def test_a_seed_that_no_kernel_takes_is_refused():
