@@ -171,12 +171,12 @@ def test_a_change_of_dtype_after_a_call_is_seen():
     theirs, mine = pair_of("deberta-v3", "base")
     inputs = inputs_of("deberta-v3", theirs)
     with torch.no_grad():
-        for change in ("bfloat16", "double", "float"):
+        for change in ("bfloat16", "half", "double", "float"):
             getattr(theirs, change)(), getattr(mine, change)()
             actual, expected = mine(**inputs).last_hidden_state, theirs(**inputs).last_hidden_state
             assert actual.dtype == expected.dtype
             mask = inputs["attention_mask"].bool()
-            torch.testing.assert_close(actual[mask], expected[mask], rtol=0, atol=0.2 if change == "bfloat16" else 1e-5)
+            torch.testing.assert_close(actual[mask], expected[mask], rtol=0, atol={"bfloat16": 0.2, "half": 0.02}.get(change, 1e-5))
 
 
 def test_threads_may_share_a_model():
