@@ -40,7 +40,7 @@ void check(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.min_nproc() >= 0 && options.min_nproc() <= options.nproc(), "min_nproc is ",
                     options.min_nproc(), ", expected 0 to ", options.nproc(), ", nproc");
   TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.nnodes() == 1, "min_nproc is ", options.min_nproc(),
-                    ", expected 0: nodes keep their ranks; min_nnodes lets nodes go");
+                    ", expected 0 for several nodes");
   TORCH_CHECK_VALUE(options.min_nnodes() >= 0 && options.min_nnodes() <= options.nnodes(), "min_nnodes is ",
                     options.min_nnodes(), ", expected 0 to ", options.nnodes(), ", nnodes");
   TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.min_nproc() == options.nproc() || options.max_restarts() > 0,

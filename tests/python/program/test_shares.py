@@ -143,7 +143,7 @@ def test_a_run_that_is_replaced_decides_no_shares(data, tmp_path):
     (["--nproc", 2, "--min-nproc=-1", "--", "train"], "--min-nproc is -1, expected 0 to 2"),
     (["--nproc", 2, "--min-nproc", 1, "--max-restarts", 0, "--", "train"], "--max-restarts is 0, expected 1 at least: fewer than 2 ranks"),
     (["--nproc", 2, "--min-nproc", 1, "--", "predict"], "--min-nproc is for mezzo train"),
-    (["--nproc", 2, "--min-nproc", 1, "--nnodes", 2, "--master", "localhost:1", "--", "train"], "--min-nproc is 1, expected 0: of several nodes"),
+    (["--nproc", 2, "--min-nproc", 1, "--nnodes", 2, "--master", "localhost:1", "--", "train"], "--min-nproc is 1, expected 0 for several nodes"),
 ])
 def test_what_cannot_be_meant(given, message):
     done = run(["launch", *given])
