@@ -141,6 +141,7 @@ def shell(arguments):
     return " ".join(f"'{argument}'" for argument in arguments)
 
 
+@pytest.mark.slow
 def test_srun_starts_ranks_and_arrays_keep_out_of_each_others_way(cluster, data, two, tmp_path):
     """Both tasks of the array run at a time, each with two ranks, which meet at a port of their own."""
     arguments = shell(flags(data, "OUTPUT")).replace("'OUTPUT'", f'"{tmp_path}/out-$SLURM_ARRAY_TASK_ID"')
@@ -149,6 +150,7 @@ def test_srun_starts_ranks_and_arrays_keep_out_of_each_others_way(cluster, data,
     assert [model_of(tmp_path / f"out-{task}") for task in range(2)] == [two, two]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "launch"])
 def test_a_job_that_slurm_signals_saves_and_is_requeued(cluster, data, tmp_path, command):
     """The job script of docs/engines.md. Slurm signals every process: the launcher and its ranks."""
@@ -175,6 +177,7 @@ def test_a_job_that_slurm_signals_saves_and_is_requeued(cluster, data, tmp_path,
 
 # --- stopping
 
+@pytest.mark.slow  # the launcher passes the signal on within half a second
 @pytest.mark.parametrize("launcher", [[], ["launch", "--nproc", "2", "--"]], ids=["train", "launch"])
 def test_every_process_may_get_the_signal_that_the_launcher_passes_on(data, tmp_path, launcher):
     process = subprocess.Popen([PROGRAM, *launcher, *flags(data, tmp_path / "out", "--max-steps", 1000000, "--eval-every", 0, "--save-every", 0)],

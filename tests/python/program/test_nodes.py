@@ -122,6 +122,7 @@ def hosts():
         yield run_on
 
 
+@pytest.mark.slow
 def test_training_goes_on_when_a_host_loses_its_network(hosts, tmp_path):
     """Each sample once: the losses are those of a run that nothing befell."""
     data = write_data(tmp_path / "data")
