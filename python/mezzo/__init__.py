@@ -1,9 +1,10 @@
 """Mixed-precision training, and text classifiers: what the program mezzo has, for Python."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from mezzo._version import __version__
+
+TYPE_CHECKING = False  # of typing, whose import takes as long as the rest
 
 # Where each public name is. torch is imported when the first of them is used, and not before.
 _MODULES = {  # name: module; of the same name, the module itself
@@ -18,6 +19,8 @@ __all__ = sorted(_MODULES)
 
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from mezzo import optim as optim
     from mezzo._optimize import optimize as optimize
     from mezzo._train import train as train
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
                            OpPolicy as OpPolicy, advise_scale as advise_scale, autocast as autocast)
     from mezzo.text import Classifier as Classifier, Tokenizer as Tokenizer
 else:
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         if name in _MODULES:
             module = importlib.import_module(f"mezzo.{_MODULES[name]}")
             return module if name == _MODULES[name] else getattr(module, name)
