@@ -24,6 +24,7 @@ __all__ = ["CastLog", "FiniteTracer", "GradScaler", "GradientExponents", "Master
            "StepResult", "TracedTensor", "advise_scale", "autocast"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_AnyScope = TypeVar("_AnyScope", bound="_Scope")
 
 
 def _new(name: str, *arguments: Any) -> Any:
@@ -190,7 +191,7 @@ class _Scope:
     def _begin(self) -> Any:
         return _new(*self._arguments)
 
-    def __enter__(self) -> Any:
+    def __enter__(self: _AnyScope) -> _AnyScope:
         scopes = self._open.__dict__.setdefault("scopes", [])
         scopes.append(self._begin())
         if self._names is not None:
@@ -349,7 +350,7 @@ class NonFiniteOp:
         return cls(**{**entries, "inputs": tensors("inputs"), "outputs": tensors("outputs")})
 
 
-class FiniteTracer:
+class FiniteTracer(_Scope):
     """Watches every operation of its block, forward and backward, for results with inf or NaN.
 
     Finds the op that makes NaN of inputs without NaN, or inf of finite ones. Changes no value, random number or gradient. Traces
@@ -369,20 +370,12 @@ class FiniteTracer:
     """
 
     def __init__(self, model: torch.nn.Module | None = None, *, ignore_ops: Sequence[str] = ()) -> None:
-        self._names = None if model is None else _ModuleNames(model)
-        self._ignore_ops = list(ignore_ops)
+        super().__init__(model, "FiniteTracer", list(ignore_ops))
         self._tracer: Any = None
 
-    def __enter__(self) -> "FiniteTracer":
-        self._tracer = _new("FiniteTracer", self._ignore_ops)
-        if self._names is not None:
-            self._names.begin()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._names is not None:
-            self._names.end()
-        self._tracer.close()
+    def _begin(self) -> Any:
+        self._tracer = super()._begin()
+        return self._tracer
 
     @property
     def first(self) -> NonFiniteOp | None:
