@@ -19,19 +19,19 @@
 
 namespace mezzo {
 
-/// The names of accelerate's Accelerator, where it has the option.
+/// Options of Accelerator. An option that accelerate's Accelerator also has keeps its name.
 struct AcceleratorOptions {
   /// Only its type counts: autocast is on for all devices of that type.
   TORCH_ARG(c10::Device, device) = at::kCPU;
   /// kHalf: autocast and a GradScaler. kBFloat16: autocast. kFloat: neither.
   TORCH_ARG(c10::ScalarType, dtype) = at::kFloat;
-  /// Of the GradScaler; read with kHalf alone.
+  /// Options of the GradScaler. Used only if `dtype` is kHalf.
   TORCH_ARG(GradScalerOptions, grad_scaler);
-  /// Calls of `accumulate` that make one step of the optimizer. At least 1.
+  /// Calls of `accumulate` per optimizer step. At least 1.
   TORCH_ARG(int64_t, gradient_accumulation_steps) = 1;
-  /// Gradients are clipped to this total L2 norm before a step. 0: they are not measured. Infinity:
-  /// measured, never clipped. With an optimizer of mezzo, the optimizer's own `max_grad_norm` does
-  /// the same in one pass less: leave this at 0 then.
+  /// Clips the gradients to this total L2 norm before a step. 0: the norm is not measured.
+  /// Infinity: the norm is measured, and gradients are never clipped. An optimizer of mezzo has a
+  /// `max_grad_norm` that does the same in one pass less: leave this at 0 then.
   TORCH_ARG(double, max_grad_norm) = 0;
   /// Called after each step that was not skipped: `[&] { scheduler.step(); }`.
   TORCH_ARG(std::function<void()>, lr_scheduler_step);
@@ -41,8 +41,9 @@ struct AcceleratorOptions {
 struct AccumulateResult {
   /// The closure's loss, detached: neither scaled nor divided.
   at::Tensor loss;
-  /// The total norm of the gradients before clipping, 0-dim, on the gradients' device. Undefined if
-  /// this call made no step, or neither this object nor an optimizer of mezzo has a `max_grad_norm`.
+  /// The total norm of the gradients before clipping: 0-dim, on the gradients' device. Undefined if
+  /// this call made no step. Also undefined if neither this object nor an optimizer of mezzo has a
+  /// `max_grad_norm`.
   at::Tensor grad_norm;
   /// The optimizer's step; nullopt if this call only added to the gradients.
   std::optional<StepResult> step;
@@ -51,9 +52,11 @@ struct AccumulateResult {
   bool stepped() const { return step && step->stepped(); }
 };
 
-/// A training step in one call: autocast, the loss divided by the number of micro-batches and
-/// scaled, backward, unscaling, clipping, the optimizer's step, the schedule, the scale's update,
-/// and gradients dropped for the next step.
+/// A whole training step in one call. It runs in this order:
+/// 1. Autocast, forward and the loss, divided by the number of micro-batches and scaled.
+/// 2. Backward, unscaling and clipping.
+/// 3. The optimizer's step, the schedule's step and the update of the scale.
+/// 4. Gradients are dropped for the next step.
 ///
 /// @code
 /// mezzo::AdamW optimizer(model->parameters(), mezzo::AdamWOptions(3e-5));
@@ -65,23 +68,25 @@ struct AccumulateResult {
 /// @endcode
 ///
 /// Holds a reference to the optimizer. Gradients are dropped at construction. Not thread-safe.
-/// Waits for the device where GradScaler::step does, and after each step if there is a schedule.
+/// Waits for the device when GradScaler::step does. If there is a schedule, also waits after each
+/// step.
 /// @see accelerate.Accelerator.accumulate (Python). Differs: the end of the data is an argument.
 class Accelerator {
  public:
-  /// @throws c10::ValueError  for another dtype, no accumulation steps, or a `max_grad_norm` that is
-  ///     negative or NaN; of GradScalerOptions, as GradScaler
+  /// @throws c10::ValueError  for another dtype, no accumulation steps, or a `max_grad_norm` that
+  ///     is negative or NaN; for GradScalerOptions, the errors of GradScaler
   explicit Accelerator(torch::optim::Optimizer& optimizer, AcceleratorOptions options = {});
 
-  /// Runs `closure` under autocast and its loss's backward outside; steps at every
+  /// Runs `closure` under autocast and the backward of its loss outside autocast. Steps at every
   /// `gradient_accumulation_steps`-th call.
-  /// @param model  a DistributedDataParallel: calls that make no step run under its `no_sync`, and its
-  ///     `backward` names a rank that fails. Of other types nothing is called.
+  /// @param model  With a DistributedDataParallel, calls that make no step run under its `no_sync`,
+  ///     and its `backward` names a rank that fails. Models of other types are not called.
   /// @param closure  computes and returns the loss of one micro-batch: one number
-  /// @param is_last  true steps in this call at any count, such as for the last batch of an epoch;
-  ///     the losses are divided by `gradient_accumulation_steps` nevertheless, as in accelerate
-  /// @throws  the closure's exceptions, and c10::ValueError for a loss that is not one number; the
-  ///     call may be made again then. GradScaler::step's; all gradients are dropped then, and the
+  /// @param is_last  true: this call steps at any count, as for the last batch of an epoch. The
+  ///     losses are still divided by `gradient_accumulation_steps`, as in accelerate.
+  /// @throws c10::ValueError  for a loss that is not one number. After this error, or an exception
+  ///     of the closure, the call may be made again.
+  /// @throws c10::Error  the errors of GradScaler::step. All gradients are dropped then, and the
   ///     next call begins a new step.
   template <class Model, std::invocable Closure>
     requires std::convertible_to<std::invoke_result_t<Closure&>, at::Tensor>
@@ -97,7 +102,7 @@ class Accelerator {
     return steps ? take_step(std::move(loss)) : AccumulateResult{std::move(loss), {}, {}};
   }
 
-  /// To save and load its state, or to look at the scale. Disabled unless the dtype is kHalf.
+  /// The scaler: save and load its state, or read the scale. Disabled unless the dtype is kHalf.
   GradScaler& scaler() { return scaler_; }
 
  private:

@@ -21,51 +21,53 @@ class CastLog;
 class PolicyRegionGuard;
 
 namespace detail {
-/// What autocast is set to for a device type: float32 too, which Python can set.
+/// The autocast setting of a device type. Python can also set float32.
 struct AutocastSetting {
   c10::ScalarType dtype;
   bool enabled;
 };
 }  // namespace detail
 
-/// What an AutocastGuard may carry besides a dtype.
+/// Options of an AutocastGuard, except device and dtype.
 struct AutocastOptions {
-  /// false makes a full-precision region inside an autocast one.
+  /// false: a full-precision region inside an autocast region.
   TORCH_ARG(bool, enabled) = true;
-  /// Whether casts of float32 leaf parameters are kept until the outermost region ends; nullopt
+  /// Whether casts of float32 leaf parameters are kept until the outermost region ends. nullopt
   /// keeps the current setting (initially true).
   TORCH_ARG(std::optional<bool>, cache_enabled);
-  /// The op list; nullopt: the enclosing region's, or else PyTorch's own,
-  /// whatever this LibTorch's is.
+  /// The op list. nullopt: the list of the enclosing region, or else the list of this LibTorch.
   TORCH_ARG(std::optional<OpPolicy>, policy);
-  /// Where casts are recorded; nullptr: the enclosing region's log, if any. Must outlive the guard.
+  /// The pointer type of `log`.
   using CastLogPointer = CastLog*;
+  /// Records the casts. nullptr: the log of the enclosing region, if any. Must outlive the guard.
   TORCH_ARG(CastLogPointer, log) = nullptr;
 };
 
-/// Runs the enclosing scope under autocast: ops on `device_type` follow PyTorch's op lists, so
+/// Runs the enclosing scope under autocast. Ops on `device_type` follow PyTorch's op lists, so
 /// matrix products run in `dtype` and losses in float32. Tensors on other devices are not touched.
 ///
-/// Guards nest, also a disabled region in an enabled one; each restores what it found, on
-/// exceptions too. The state is this thread's, and the very one of Python's `torch.autocast`, so
-/// C++ and Python regions nest in each other; another thread needs a guard of its own, the wrapper
-/// `autocast()`, or an AutocastStateGuard. Never syncs the device. Warns once if enabled for CUDA
-/// in a process without a GPU.
+/// Guards nest, also a disabled region in an enabled one. Each restores the previous state, also on
+/// exceptions. Never syncs the device. Warns once if enabled for CUDA in a process without a GPU.
+///
+/// The state is thread-local and shared with Python's `torch.autocast`, so C++ and Python regions
+/// nest in each other. Another thread needs a separate guard, the wrapper `autocast()`, or an
+/// AutocastStateGuard.
 ///
 /// The first guard in kHalf registers kernels for 28 ops that take numbers, such as `masked_fill`,
-/// `fill_` and `clamp`, for good and for all threads, Python's regions too. They change no result.
-/// If a number does not fit float16, their error names the op. A call takes 0.4 us longer.
+/// `fill_` and `clamp`. They stay registered for all threads, also for Python's regions. They
+/// change no result. If a number does not fit float16, their error names the op. A call takes 0.4
+/// us longer.
 ///
-/// An op policy or a log holds for this scope and thread, and in nested guards that bring none of
-/// their own; either costs every op in the region a fraction of a microsecond.
+/// An op policy or a log holds for this scope and thread, and in nested guards that set none. Each
+/// costs every op in the region a fraction of a microsecond.
 ///
-/// PyTorch's cache of cast parameters belongs to all threads, knows no dtypes, and misses an
-/// in-place update within a region. So guards of one dtype at a time use it, for each device type;
-/// a guard of another dtype, nested or on another thread, casts a parameter at each use. (Python's
-/// own regions do not know of this: inside a guard of another dtype, or beside one on another
-/// thread, they need `cache_enabled=False`.)
-/// Under a policy, each thread has mezzo's cache, which goes by dtype and casts an updated parameter
-/// again.
+/// PyTorch's cache of cast parameters is shared by all threads. It ignores dtypes, and misses an
+/// in-place update within a region. So for each device type only guards of one dtype at a time use
+/// it. A guard of another dtype, nested or on another thread, casts a parameter at each use.
+///
+/// Python's regions do not follow this rule. Inside a guard of another dtype, or while one is open
+/// on another thread, they need `cache_enabled=False`. Under a policy, each thread uses mezzo's
+/// cache. Its keys include the dtype, and it casts an updated parameter again.
 ///
 /// @code
 /// torch::Tensor loss;
@@ -76,41 +78,41 @@ struct AutocastOptions {
 /// scaler.scale(loss).backward();
 /// @endcode
 ///
-/// For a dtype that is chosen at run time, kFloat among them, and the device of a tensor:
+/// For a dtype that is chosen at run time, including kFloat, and the device of a tensor:
 /// @code
 /// mezzo::AutocastGuard autocast(x.device(), dtype, /*enabled=*/dtype != torch::kFloat);
 /// @endcode
 ///
-/// @see torch.autocast (Python). Differs: a dtype that autocast cannot use is an error, where
-///     Python warns and switches autocast off.
+/// @see torch.autocast (Python). Differs: an unsupported dtype is an error. Python warns and
+///     switches autocast off.
 class AutocastGuard {
  public:
-  /// @param device  only its type counts: a region is for all devices of that type. kCUDA will do.
-  /// @param dtype  kHalf or kBFloat16; kFloat too if `enabled` is false
-  /// @param enabled  false makes a full-precision region inside an autocast one
+  /// @param device  Only its type counts, such as kCUDA: a region covers all devices of that type.
+  /// @param dtype  kHalf or kBFloat16; also kFloat if `enabled` is false
+  /// @param enabled  false: a full-precision region inside an autocast region
   /// @param cache_enabled  whether casts of float32 leaf parameters are kept until the outermost
   ///     region ends; nullopt keeps the current setting (initially true)
-  /// @throws c10::ValueError  for any other `dtype`; for a device type without autocast; if enabled
-  ///     without a policy, also for a device type for which no op has an autocast kernel. No state
-  ///     has changed then.
+  /// @throws c10::ValueError  for any other `dtype`, and for a device type without autocast. If
+  ///     enabled without a policy, also for a device type without any autocast kernel. No state has
+  ///     changed then.
   [[nodiscard]] AutocastGuard(c10::Device device,
                               c10::ScalarType dtype,
                               bool enabled = true,
                               std::optional<bool> cache_enabled = std::nullopt);
 
   /// With a policy or a log.
-  /// @throws c10::Error  also if another library in this process has taken the dispatch key that
-  ///     policies and logs need, or holds a second copy of mezzo; no state has changed then
+  /// @throws c10::Error  also if another library in this process has taken the dispatch key of
+  ///     policies and logs, or holds a second copy of mezzo; no state has changed then
   [[nodiscard]] AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options);
 
-  /// With the device type's current autocast dtype, as `torch.autocast("cpu")`: initially kBFloat16
-  /// on CPU, kHalf on CUDA. Float32, which only Python sets, makes a region that casts to it.
+  /// With the current autocast dtype of the device type, as `torch.autocast("cpu")`: initially
+  /// kBFloat16 on CPU, kHalf on CUDA. Only Python can set float32; such a region casts to float32.
   [[nodiscard]] explicit AutocastGuard(c10::Device device);
 
   /// A full-precision region: `auto full = mezzo::AutocastGuard::disabled(torch::kCUDA);`
   [[nodiscard]] static AutocastGuard disabled(c10::Device device);
 
-  /// Sets what a thread had, whatever the dtype.
+  /// Restores the setting of a thread, with any dtype.
   [[nodiscard]] AutocastGuard(c10::Device device,
                               const detail::AutocastSetting& setting,
                               std::optional<bool> cache_enabled = std::nullopt);
@@ -133,7 +135,7 @@ class AutocastGuard {
   std::unique_ptr<PolicyRegionGuard> policy_region_;
 };
 
-/// How many casts of parameters this thread's regions with a policy keep; 0 outside of them.
+/// The number of parameter casts that this thread's regions with a policy keep; 0 outside of them.
 size_t autocast_cache_size();
 
 namespace detail {
@@ -165,10 +167,11 @@ class AutocastFunction {
 
 }  // namespace detail
 
-/// `function`, but each call runs under an AutocastGuard, on any thread: Python's
+/// Wraps `function`: each call runs under an AutocastGuard, on any thread, as with Python's
 /// `@torch.autocast(...)` decorator. Arguments and result pass through unchanged, references as
-/// references. As thread-safe as `function`; const if a const `function` can be called. The other
-/// parameters are those of AutocastGuard, and each call checks them.
+/// references. As thread-safe as `function`; const if a const `function` can be called.
+///
+/// The other parameters are AutocastGuard's, and each call checks them.
 ///
 /// @code
 /// const auto forward = mezzo::autocast(torch::kCPU, torch::kBFloat16,

@@ -18,9 +18,10 @@ namespace mezzo {
 class CastLog;
 class PolicyRegionGuard;
 
-/// What a thread's AutocastGuards (or Python's `torch.autocast`) have set: for each device type
-/// whether autocast is on, its dtype, op policy and log; whether casts are cached; and the
-/// ModuleScope path. Take it on one thread, and hand it to an AutocastStateGuard on another.
+/// The autocast settings of a thread, from AutocastGuards or Python's `torch.autocast`. For each
+/// device type it holds on or off, dtype, op policy and log. It also holds whether casts are
+/// cached, and the ModuleScope path. Take it on one thread, and pass it to an AutocastStateGuard on
+/// another.
 ///
 /// @code
 /// const auto state = mezzo::AutocastState::current();
@@ -31,7 +32,7 @@ class PolicyRegionGuard;
 /// @endcode
 class AutocastState {
  public:
-  /// This thread's.
+  /// The state of this thread.
   static AutocastState current();
 
   /// The same without the CastLogs, for a guard that may outlive them.
@@ -59,12 +60,14 @@ class AutocastState {
   std::string module_path_;
 };
 
-/// Puts an AutocastState in force on this thread while it lives, with its ModuleScope path in place
-/// of this thread's; restores what it found. Guards nest, also with AutocastGuard. A log in the
-/// state must outlive the guard, and an autocast region that the state was taken in must stay open
-/// as long: its end clears PyTorch's cache of cast weights, which belongs to all threads.
+/// Applies an AutocastState to this thread during its lifetime, including the ModuleScope path, and
+/// then restores the previous state. Guards nest, also with AutocastGuard.
+///
+/// A log in the state must outlive the guard. The autocast region of the state must stay open
+/// equally long. Its end clears PyTorch's cache of cast weights, which is shared by all threads.
 class AutocastStateGuard {
  public:
+  /// Applies `state` to this thread.
   [[nodiscard]] explicit AutocastStateGuard(AutocastState state);
   ~AutocastStateGuard();
   AutocastStateGuard(const AutocastStateGuard&) = delete;

@@ -18,9 +18,9 @@
 
 namespace mezzo {
 
-/// Records what autocast casts while an AutocastGuard carries it: which op, by which policy line,
-/// from and to which dtype, where in the model, how often and how many bytes. Changes no number:
-/// without an OpPolicy, casts follow OpPolicy::built_in and PyTorch's cache.
+/// Records the casts of autocast while an AutocastGuard carries it: the op, its policy line, both
+/// dtypes, the module, the count and the bytes. Changes no number: without an OpPolicy, casts
+/// follow OpPolicy::built_in and PyTorch's cache.
 ///
 /// @code
 /// mezzo::CastLog log;
@@ -34,21 +34,22 @@ namespace mezzo {
 /// Thread-safe: guards on several threads may write to one log. It must outlive them. Never syncs.
 class CastLog {
  public:
+  /// Equal casts, counted.
   struct Entry {
-    std::string op;     ///< "aten::linear", or the name of a wrapped function
-    CastPolicy policy;  ///< the line that asked for it
-    c10::ScalarType from, to;
-    std::string module;  ///< the ModuleScope path; empty where none is known
-    int64_t count = 0;   ///< tensors converted
-    int64_t bytes = 0;   ///< memory of the converted copies; 0 where the op converts on the fly (softmax, sum, norm)
-    int64_t cached = 0;  ///< times more that a kept copy was used again
+    std::string op;            ///< "aten::linear", or the name of a wrapped function
+    CastPolicy policy;         ///< the line that asked for the cast
+    c10::ScalarType from, to;  ///< dtypes before and after the cast
+    std::string module;        ///< the ModuleScope path; empty if unknown
+    int64_t count = 0;         ///< tensors converted
+    int64_t bytes = 0;         ///< memory of the converted copies; 0 if the op converts on the fly (softmax, sum, norm)
+    int64_t cached = 0;        ///< further uses of a kept copy
   };
 
   CastLog() = default;
   CastLog(const CastLog&) = delete;
   CastLog& operator=(const CastLog&) = delete;
 
-  /// Everything so far: most bytes first, then by op, module and dtypes.
+  /// All entries so far: most bytes first, then by op, module and dtypes.
   std::vector<Entry> entries() const;
 
   /// Lines of text for a terminal, a heading first and the sum last.
@@ -57,12 +58,13 @@ class CastLog {
   /// A JSON array of objects {"op", "policy", "from", "to", "module", "count", "bytes", "cached"}.
   std::string to_json() const;
 
+  /// Removes all entries.
   void clear();
 
-  /// Runs `function` once under autocast to record what it casts, without gradients and with the
-  /// device's random numbers put back. Put a model with batch norms into eval mode.
+  /// Runs `function` once under autocast to record its casts, without gradients. Afterwards the
+  /// device's random-number state is restored. Put a model with batch norms into eval mode.
   /// @param function  runs the model's forward on an input of the usual shape
-  /// @param policy  nullopt: the enclosing region's, or else PyTorch's own
+  /// @param policy  nullopt: the policy of the enclosing region, or else PyTorch's op list
   void dry_run(c10::Device device,
                c10::ScalarType dtype,
                const std::function<void()>& function,
@@ -71,7 +73,7 @@ class CastLog {
  private:
   friend class TensorCaster;
 
-  /// One tensor of `bytes` converted, or a kept copy used.
+  /// Records one converted tensor of `bytes`, or one use of a kept copy.
   void record(const std::string& op,
               CastPolicy policy,
               c10::ScalarType from,

@@ -18,19 +18,20 @@
 
 namespace mezzo {
 
+/// Options of `checkpoint`.
 struct CheckpointOptions {
-  /// Saves the states of the random-number generators of the CPU and of the inputs' devices, so that
-  /// backward draws the same numbers again. false: faster, for functions without dropout. A CUDA
-  /// graph cannot save them: pass false inside a GraphedStep.
+  /// Saves the states of the random-number generators of the CPU and of the inputs' devices, so
+  /// that backward draws the same numbers again. false: faster, for functions without dropout. A
+  /// CUDA graph cannot save the states: pass false inside a GraphedStep.
   TORCH_ARG(bool, preserve_rng_state) = true;
 };
 
 namespace detail {
 
-/// While it lives, tensors that autograd would save on this thread are dropped.
+/// Drops the tensors that autograd would save on this thread, during its lifetime.
 class CheckpointScope {
  public:
-  /// @param recompute  runs the function once more, on these tensors
+  /// @param recompute  runs the function again, on these tensors
   [[nodiscard]] CheckpointScope(const std::vector<at::Tensor>& inputs,
                                 std::function<void(const std::vector<at::Tensor>&)> recompute,
                                 const CheckpointOptions& options);
@@ -55,8 +56,9 @@ void visit_inputs(Inputs& inputs, const TensorVisitor& visit) {
 
 }  // namespace detail
 
-/// function(inputs…) with activation checkpointing: autograd saves the inputs alone, and backward
-/// calls `function` again when it needs the activations. Less memory, one more forward pass.
+/// Calls `function(inputs…)` with activation checkpointing. Autograd saves only the inputs, and
+/// backward calls `function` again when it needs the activations. Needs less memory, and one more
+/// forward pass.
 ///
 /// @code
 /// for (const auto& block : *blocks) {
@@ -64,28 +66,31 @@ void visit_inputs(Inputs& inputs, const TensorVisitor& visit) {
 /// }
 /// @endcode
 ///
-/// The autograd graph is that of a plain call, so gradients are bit-identical. They reach the inputs
-/// and every tensor that `function` captures. Checkpoints nest. `torch::autograd::grad`, a second
-/// backward (retain_graph) and second derivatives work, as do hooks of parameters. The second call
-/// runs with the autocast state (dtype, op policy, ModuleScope) and, by default, the random numbers
-/// of the first. A CastLog records the first call alone.
+/// The autograd graph equals the graph of a plain call, so gradients are bit-identical. They reach
+/// the inputs and every tensor that `function` captures. Checkpoints nest. A second backward
+/// (retain_graph), second derivatives, `torch::autograd::grad` and hooks of parameters work.
 ///
-/// Tensors in `inputs` may lie in tuples, containers and types with `visit_tensors`; those in other
-/// types, and captured ones, stay in memory. Does nothing but call `function` while gradients are
-/// off. Thread-safe if `function` is, and if it draws no random numbers or `preserve_rng_state` is
-/// false: with it, no other thread may draw from the same generators during either call. Never waits
-/// for the device.
+/// The second call runs with the autocast state of the first: dtype, op policy and ModuleScope. By
+/// default it also draws the same random numbers. A CastLog records only the first call.
 ///
-/// @param function  copied or moved. Called twice, it must compute the same and change no input. The
-///     tensors that it captures must not change before backward: this is not detected.
-/// @return what `function` returns, of any type
-/// @throws c10::Error  in backward, if the second call saves another number of tensors, or tensors of
-///     another shape, dtype or device; and if a tensor that a plain call would have saved was changed
-///     in place
-/// @note  Installs a wrapper around LibTorch's autograd engine in its first call, for the process:
-///     LibTorch has saved-tensor hooks for all ops in Python only.
+/// Tensors in `inputs` may lie in tuples, containers and types with `visit_tensors`. Tensors in
+/// other types, and captured tensors, stay in memory. If gradients are off, it only calls
+/// `function`. Never waits for the device.
+///
+/// Thread-safe if `function` is thread-safe, and draws no random numbers or `preserve_rng_state` is
+/// false. Otherwise no other thread may draw from the same generators during either call.
+///
+/// @param function  Copied or moved. Called twice, so it must compute the same result and change no
+///     input. Its captured tensors must not change before backward: this is not detected.
+/// @return the result of `function`, of any type
+/// @throws c10::Error  in backward, if the second call saves another number of tensors, or tensors
+///     of another shape, dtype or device
+/// @throws c10::Error  in backward, if a tensor that a plain call would save was changed in place
+/// @note  The first call installs a wrapper around LibTorch's autograd engine, for the process.
+///     LibTorch has saved-tensor hooks for all ops only in Python.
 /// @see torch.utils.checkpoint.checkpoint with use_reentrant=False (Python); Chen et al. 2016,
-///     "Training deep nets with sublinear memory cost". Differs: always recomputes all of `function`.
+///     "Training deep nets with sublinear memory cost". Differs: always recomputes all of
+///     `function`.
 template <class Function, class... Inputs>
 decltype(auto) checkpoint(const CheckpointOptions& options, Function&& function, Inputs&&... inputs) {
   const auto run = std::make_shared<std::decay_t<Function>>(std::forward<Function>(function));

@@ -20,9 +20,9 @@
 
 namespace mezzo {
 
-/// Gives a function of your own a line in op policies, as if it were an op: inside an autocast
-/// region its tensor arguments are cast as the line says, and the ops it is made of run with
-/// autocast off (under kUntouched neither). Outside of one it is called as is.
+/// Gives a custom function a line in op policies, like an op. Inside an autocast region its tensor
+/// arguments are cast as the line says, and its inner ops run with autocast off. Under kUntouched
+/// neither happens. Outside an autocast region it is called unchanged.
 ///
 /// @code
 /// auto fused = mezzo::autocast_function("mylib::fused", mezzo::CastPolicy::kLowerPrecision, torch::kCUDA,
@@ -30,12 +30,12 @@ namespace mezzo {
 /// policy.set("mylib::fused", mezzo::CastPolicy::kFloat32);   // in one scope, say
 /// @endcode
 ///
-/// Casts arguments of type Tensor, std::optional<Tensor> and std::vector<Tensor>; others pass
-/// through. As thread-safe as `function`.
-/// @param name  process-wide, with "::"; wrapping another function under it is allowed
+/// Casts arguments of type Tensor, std::optional<Tensor> and std::vector<Tensor>. Other arguments
+/// pass through. As thread-safe as `function`.
+/// @param name  process-wide, with "::"; several functions may share a name
 /// @param policy  kLowerPrecision, kFloat32, kPromote, kBanned or kUntouched
 /// @throws c10::ValueError  for another policy, or a name without "::"
-/// @see torch.library.register_autocast (Python), which knows lower precision only
+/// @see torch.library.register_autocast (Python), which supports only lower precision
 template <class Function>
 [[nodiscard]] auto autocast_function(std::string name,
                                      CastPolicy policy,
@@ -51,7 +51,7 @@ template <class Function>
 }
 
 /// Runs the forward of a `torch::autograd::Function` as Python's `torch.amp.custom_fwd` does, and
-/// keeps the autocast state for `custom_bwd`. Thread-safe; never syncs.
+/// saves the autocast state for `custom_bwd`. Thread-safe; never syncs.
 ///
 /// @code
 /// static torch::Tensor forward(AutogradContext* ctx, torch::Tensor x, torch::Tensor y) {
@@ -65,10 +65,10 @@ template <class Function>
 /// }
 /// @endcode
 ///
-/// @param cast_inputs  nullopt: `forward` runs under the autocast state in force. A dtype: inside
-///     an autocast region floating tensors on `device_type`, float64 aside, are cast to it, and
-///     `forward` runs with autocast off; outside of one nothing is cast.
-/// @return what `forward` returns
+/// @param cast_inputs  nullopt: `forward` runs under the current autocast state. A dtype: inside an
+///     autocast region, floating tensors on `device_type` except float64 are cast to this dtype,
+///     and `forward` runs with autocast off. Outside a region nothing is cast.
+/// @return the result of `forward`
 template <class Forward, class... Args>
 auto custom_fwd(torch::autograd::AutogradContext* ctx,
                 c10::DeviceType device_type,
@@ -79,9 +79,9 @@ auto custom_fwd(torch::autograd::AutogradContext* ctx,
   return std::invoke(forward, detail::cast_argument(scope, std::forward<Args>(args))...);
 }
 
-/// Runs the backward of a `torch::autograd::Function` in the autocast state (on or off, dtype, op
-/// policy) that its forward ran in, on whatever thread it is called.
-/// @return what `backward`, called without arguments, returns
+/// Runs the backward of a `torch::autograd::Function` in the autocast state of its forward (on or
+/// off, dtype, op policy), on any thread.
+/// @return the result of `backward`, which is called without arguments
 /// @throws c10::Error  if the forward of `ctx` did not run through `custom_fwd`
 /// @see torch.amp.custom_bwd (Python)
 template <class Backward>

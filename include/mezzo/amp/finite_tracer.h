@@ -15,43 +15,46 @@
 
 namespace mezzo {
 
-/// A tensor as an op saw it: its finite values' range, and what else it held.
+/// A tensor seen by an op: the range of its finite values, and the counts of the others.
 struct TracedTensor {
-  std::string name;  ///< of the argument, as in the op's schema; "output" for a result
-  std::vector<int64_t> shape;
-  at::ScalarType dtype = at::kFloat;
-  double min = 0;  ///< of the finite values; NaN if there are none
-  double max = 0;
-  int64_t num_inf = 0;  ///< +inf
-  int64_t num_minus_inf = 0;
-  int64_t num_nan = 0;
+  std::string name;                   ///< of the argument, as in the op's schema; "output" for a result
+  std::vector<int64_t> shape;         ///< empty for a 0-dim tensor
+  at::ScalarType dtype = at::kFloat;  ///< of the tensor, before any cast
+  double min = 0;                     ///< of the finite values; NaN if there are none
+  double max = 0;                     ///< of the finite values; NaN if there are none
+  int64_t num_inf = 0;                ///< +inf
+  int64_t num_minus_inf = 0;          ///< -inf
+  int64_t num_nan = 0;                ///< NaN
 
+  /// Whether all values are finite.
   bool is_finite() const { return num_inf == 0 && num_minus_inf == 0 && num_nan == 0; }
 };
 
 /// The op with which non-finite values began.
 struct NonFiniteOp {
-  /// false: an argument held NaN or +inf already (a gradient: or -inf), and no op that could be
-  /// seen had made it: a bad input or parameter, or a kernel outside of ATen.
+  /// false: an argument already held NaN or +inf (a gradient: or -inf), and no op that the tracer
+  /// saw had produced the value. The cause is a bad input or parameter, or a kernel outside ATen.
   bool produced_here = true;
-  std::string op;  ///< "aten::log", "aten::add.Tensor"; or a backward node that received bad gradients
-  bool in_backward = false;
-  std::string module = {};         ///< path of ModuleScopes; in backward, of the forward op. Empty outside of any
+  std::string op;                  ///< "aten::log", "aten::add.Tensor"; or a backward node that received bad gradients
+  bool in_backward = false;        ///< the op ran in a backward pass
+  std::string module = {};         ///< path of ModuleScopes; in backward, of the forward op. Empty outside a scope
   std::string backward_node = {};  ///< "LogBackward0"; empty in forward
-  std::string forward_op = {};     ///< in backward: the op whose gradient this is, where it can be told
-  std::string source = {};  ///< of a copy or cast: the op that computed what was copied. Empty where none was seen
-  std::vector<TracedTensor> inputs;
-  std::vector<TracedTensor> outputs = {};
+  std::string forward_op = {};     ///< in backward: the op whose gradient this is, if known
+  std::string source = {};         ///< of a copy or cast: the op that computed the copied tensor. Empty if unknown
+  std::vector<TracedTensor> inputs;        ///< arguments of the op
+  std::vector<TracedTensor> outputs = {};  ///< results of the op
 
-  /// A line of what, where and in which pass, then one line a tensor; ends with a line feed.
+  /// One line with op, module and pass, then one line per tensor. Ends with a line feed.
   std::string to_string() const;
 };
 
+/// Options of FiniteTracer.
 struct FiniteTracerOptions {
-  /// Ops to pass over, by name with or without overload: "aten::log", "aten::div.Tensor".
+  /// Ops to ignore, by name with or without overload: "aten::log", "aten::div.Tensor".
   TORCH_ARG(std::vector<std::string>, ignore_ops) = {};
-  /// Called with the first op, on the thread and at the place where it ran: to print a stack trace,
-  /// say. What it throws is lost: LibTorch swallows exceptions of observers. Use `check` to throw.
+  /// Called with the first op, on its thread, while it runs: for example to print a stack trace.
+  /// Its exceptions are lost, because LibTorch swallows exceptions of observers. Use `check` to
+  /// throw.
   TORCH_ARG(std::function<void(const NonFiniteOp&)>, on_first);
 };
 
@@ -65,28 +68,31 @@ struct FiniteTracerOptions {
 /// tracer.check();
 /// @endcode
 ///
-/// Finds the op that makes NaN of inputs without NaN, or inf of finite ones; docs/guide.md, "When a
-/// NaN appears", says what is not reported. Changes no value, no random number and no gradient.
+/// Finds the op that turns inputs without NaN into NaN, or finite inputs into inf. See
+/// docs/guide.md, "When a NaN appears", for the cases that are not reported. Changes no value, no
+/// random number and no gradient.
 ///
-/// Traces its own thread, on which it must also be destroyed, and the threads of the autograd
-/// engine that work for it. Scopes nest; the innermost traces.
+/// Traces its thread, and the threads of the autograd engine that work for it. Destroy it on the
+/// same thread. Scopes nest; only the innermost traces.
 ///
-/// Waits for the device at each op until it has found one, and costs next to nothing from then on.
-/// Does not fit the capture of a CUDA graph.
+/// Waits for the device at each op until it has found one. After that it costs almost nothing.
+/// Cannot be used while a CUDA graph is captured.
 class FiniteTracer {
  public:
+  /// Starts tracing on this thread.
   [[nodiscard]] explicit FiniteTracer(FiniteTracerOptions options = {});
   ~FiniteTracer();
   FiniteTracer(const FiniteTracer&) = delete;
   FiniteTracer& operator=(const FiniteTracer&) = delete;
 
-  /// Whether one traces this thread: for code that fuses operations which a tracer should see.
+  /// Whether a tracer is active on this thread. Code that fuses operations should then run them one
+  /// by one.
   static bool is_active();
 
   /// The first op found so far. Never syncs.
   std::optional<NonFiniteOp> first() const;
 
-  /// Never syncs.
+  /// Throws if an op was found. Never syncs.
   /// @throws c10::Error  with the op's `to_string`, if one was found
   void check() const;
 

@@ -41,70 +41,80 @@ namespace kernels {
 struct ScaleOfGradients;
 }
 
+/// Options of GradScaler.
 struct GradScalerOptions {
   /// The scale before the first overflow or growth. Within [min_scale, max_scale].
   TORCH_ARG(double, init_scale) = 65536.0;
-  /// What the scale is multiplied by after `growth_interval` steps without overflow. Finite, > 1.
+  /// Factor for the scale after `growth_interval` steps without overflow. Finite, > 1.
   TORCH_ARG(double, growth_factor) = 2.0;
-  /// What the scale is multiplied by after an overflow. In (0, 1).
+  /// Factor for the scale after an overflow. In (0, 1).
   TORCH_ARG(double, backoff_factor) = 0.5;
   /// Steps in a row without overflow before the scale grows. In [1, 2^31 - 1].
   TORCH_ARG(int64_t, growth_interval) = 2000;
-  /// false: every call passes its arguments through and `step` simply steps.
+  /// false: every call passes its arguments through, and `step` only steps.
   TORCH_ARG(bool, enabled) = true;
   /// true: the scale never grows or backs off by itself. Overflowed steps are skipped.
   TORCH_ARG(bool, static_scale) = false;
   /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal
-  /// finite. From 1 upward unscaling cannot overflow. This saves a second pass over the gradients on
-  /// an accelerator for which mezzo has no kernels. >= 0.
+  /// finite. From 1 upward, unscaling cannot overflow. This saves a second pass over the gradients
+  /// on an accelerator without kernels of mezzo. >= 0.
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
-  /// true: `step` passes over an optimizer none of whose parameters has a gradient,
-  /// which is an error otherwise.
+  /// true: `step` ignores an optimizer if no parameter of it has a gradient. false: this is an
+  /// error.
   TORCH_ARG(bool, allow_no_gradients) = false;
-  /// Overflows in a row before the scale backs off; until then they only skip the step and end the
-  /// count of good ones. Each further one in that row backs off again; a step without overflow
-  /// starts afresh. >= 1. As in Apex; Megatron and DeepSpeed (by default) start afresh only when
-  /// the scale grows.
+  /// Number of overflows in a row before the scale backs off. Earlier overflows only skip the step
+  /// and reset the growth count. Each further overflow in the row backs off again. A step without
+  /// overflow resets the count. >= 1. As in Apex; in Megatron and DeepSpeed (by default) only
+  /// growth of the scale resets the count.
   TORCH_ARG(int64_t, hysteresis) = 1;
   /// `step` throws if it would skip for this number of iterations in a row, and names the gradients
-  /// that overflowed. 0: never. Costs nothing on the CPU and if `step` waits for the device anyway.
-  /// For an optimizer that steps on an accelerator by itself, `step` waits once in this number of
-  /// steps, and may notice as many steps late. Not part of the state_dict.
+  /// that overflowed. 0: never. Not part of the state_dict.
+  ///
+  /// Free on the CPU and if `step` waits for the device anyway. If an optimizer decides on an
+  /// accelerator, `step` waits once per this number of steps, and may notice the skips by the same
+  /// number of steps late.
   TORCH_ARG(int64_t, max_consecutive_skips) = 0;
-  /// true: computes the very numbers of torch.amp.GradScaler, defects included: the scale may fall
-  /// to 0 and NaN then reach the parameters; a gradient that overflows by being unscaled is not
-  /// found; a growth interval set below the count of good steps stops all growth. Sets min_scale
-  /// and max_scale aside; hysteresis must be 1.
+  /// true: computes exactly the numbers of torch.amp.GradScaler, including its defects. Ignores
+  /// min_scale and max_scale; hysteresis must be 1.
+  /// * The scale may fall to 0, and NaN then reach the parameters.
+  /// * A gradient that overflows when it is unscaled is not found.
+  /// * A growth interval below the current growth count stops all growth.
   TORCH_ARG(bool, reproduce_pytorch) = false;
+  /// Reduces `flags` in place over all processes.
   using found_inf_all_reduce_t = std::function<void(at::Tensor& flags)>;
-  /// For training in several processes, where all must skip the same steps and have the same scale:
-  /// replaces `flags`, a float32 vector of zeros and ones on the scale's device, by its maximum
-  /// over all processes, in place (`mezzo::distributed::all_reduce_found_inf`). Called once by
-  /// `unscale_`, `step` and each evaluation of a closure, also if this process has no gradient.
-  /// A `step` after `unscale_` calls it only for one of mezzo's optimizers with `max_grad_norm`. So
-  /// every process must make the same of these calls in the same order. No gradient has changed
-  /// yet: if it throws, the call may be made again. None: this process decides alone.
+  /// For training in several processes, which must skip the same steps and have the same scale.
+  /// Replaces `flags` by its maximum over all processes, in place: see
+  /// `mezzo::distributed::all_reduce_found_inf`. `flags` is a float32 vector of zeros and ones on
+  /// the scale's device. None: this process decides alone.
+  ///
+  /// Called once by `unscale_`, `step` and each evaluation of a closure, also if this process has
+  /// no gradient. A `step` after `unscale_` calls it only for an optimizer of mezzo with
+  /// `max_grad_norm`. So all processes must make these calls in the same order.
+  ///
+  /// No gradient has changed at this point: if it throws, the call may be made again.
   TORCH_ARG(found_inf_all_reduce_t, found_inf_all_reduce);
 };
 
-/// What became of one `GradScaler::step`. Asks the device nothing until you ask it.
+/// The result of one `GradScaler::step`. Waits for the device only when `stepped` is called.
 class StepResult {
  public:
-  /// Whether the parameters were updated; false if the scaler skipped the step, or the optimizer
-  /// did, as mezzo's with `max_grad_norm` do. Waits for the device the first time, and only after
-  /// a step of one of mezzo's optimizers: for others `step` has waited already.
+  /// Whether the parameters were updated. false if the scaler skipped the step, or the optimizer
+  /// did, as mezzo's optimizers with `max_grad_norm` do. Waits for the device at the first call,
+  /// and only after a step of an optimizer of mezzo: for other optimizers `step` has already
+  /// waited.
   bool stepped() const;
 
-  /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on the scale's device;
-  /// `stepped`, `update` and the optimizer's own `found_inf` agree with it. Undefined if nothing was
-  /// checked: an optimizer without gradients, or a disabled scaler whose optimizer does not check by
-  /// itself. Never syncs.
+  /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on the scale's device.
+  /// `stepped`, `update` and the optimizer's `found_inf` agree with it. Never syncs.
+  ///
+  /// Undefined if nothing was checked: for an optimizer without gradients, or a disabled scaler
+  /// whose optimizer does not check by itself.
   const at::Tensor& found_inf() const { return found_inf_; }
 
-  /// What the closure, or the optimizer's own step, returned; undefined if nothing. For a step
-  /// skipped in its closure: the first evaluation's loss.
+  /// The return value of the closure, or of the optimizer's step. Undefined if there is none. For a
+  /// step skipped in its closure: the loss of the first evaluation.
   const at::Tensor& loss() const { return loss_; }
 
  private:
@@ -117,9 +127,9 @@ class StepResult {
   at::Tensor loss_;
 };
 
-/// Scales losses so that small float16 gradients do not vanish, skips the steps whose gradients
-/// overflowed, and adapts the scale: backs off after an overflow, grows after `growth_interval`
-/// steps without one.
+/// Scales losses so that small float16 gradients do not vanish, and skips steps whose gradients
+/// overflowed. Backs the scale off after an overflow, and grows it after `growth_interval` steps
+/// without overflow.
 ///
 /// @code
 /// mezzo::GradScaler scaler;
@@ -133,33 +143,39 @@ class StepResult {
 /// }
 /// @endcode
 ///
-/// Drives any torch::optim::Optimizer. mezzo's own optimizers unscale and skip on the device.
+/// Works with any torch::optim::Optimizer. mezzo's optimizers unscale and skip on the device. Not
+/// thread-safe.
 ///
-/// Several optimizers: `step` for each, `update` once; the scaler knows them by their address until
-/// then. Several processes: a scaler each, with GradScalerOptions' `found_inf_all_reduce` if
-/// gradients differ between them; `unscale_` and `step` then wait for the others. Not thread-safe.
+/// With several optimizers, call `step` for each and `update` once. Until then the scaler
+/// identifies them by address. With several processes, give each a scaler. If gradients differ
+/// between processes, set `found_inf_all_reduce`; `unscale_` and `step` then wait for the other
+/// processes.
 ///
-/// Warns once if it skips after 50 iterations in a row were skipped. It counts only skips that it
-/// knows of without waiting for the device: all of them on the CPU, and those of LibTorch's
-/// optimizers. One of mezzo's on an accelerator is never asked: set `max_consecutive_skips` for it.
+/// Warns once when it skips after 50 skipped iterations in a row. It counts only skips that it
+/// knows without waiting for the device: all skips on the CPU, and skips of LibTorch's optimizers.
+/// For an optimizer of mezzo on an accelerator, set `max_consecutive_skips` instead.
 ///
 /// The scale (float32) lives on the device of the first output that `scale` sees. Gradients may be
-/// on several devices, sparse (COO), and of any floating dtype; float16 only for mezzo's
-/// optimizers. On MPS and XPU, which may have no float64, the reciprocal of the scale is computed in
-/// float32, as PyTorch does on MPS; this was never run.
+/// on several devices, sparse (COO), and of any floating dtype. float16 needs an optimizer of
+/// mezzo.
+///
+/// MPS and XPU may lack float64, so the reciprocal of the scale is computed there in float32, as
+/// PyTorch does on MPS. This was never run.
 ///
 /// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict; docs/guide.md, "From
-///     Python to mezzo", lists what differs.
+///     Python to mezzo", lists the differences.
 class GradScaler {
  public:
+  /// Entry names and values, as in Python.
   using StateDict = std::map<std::string, c10::Scalar>;
 
   /// @throws c10::ValueError  for an option out of its range, enabled or not.
   explicit GradScaler(GradScalerOptions options = {});
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
-  /// One that was moved from may be assigned to or destroyed, and nothing else.
+  /// A scaler that was moved from may only be assigned to or destroyed.
   GradScaler(GradScaler&&) noexcept;
+  /// Replaces this scaler by the other.
   GradScaler& operator=(GradScaler&&) noexcept;
   ~GradScaler();
 
@@ -167,11 +183,11 @@ class GradScaler {
   /// float32. Never syncs.
   at::Tensor scale(const at::Tensor& output);
 
-  /// Each of several outputs, on whatever devices, times the scale.
+  /// The same for several outputs, on any devices.
   std::vector<at::Tensor> scale(at::TensorList outputs);
 
-  /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your
-  /// own; undefined ones stay so.
+  /// The same for each tensor in a structure (visit_tensors.h): tuples, maps, custom types.
+  /// Undefined tensors stay undefined.
   template <TensorHolder Outputs>
     requires(!std::is_convertible_v<Outputs &&, at::TensorList>)
   std::remove_cvref_t<Outputs> scale(Outputs&& outputs) {
@@ -184,38 +200,42 @@ class GradScaler {
     return scaled;
   }
 
-  /// Divides the gradients of `optimizer` by the scale, to clip or inspect them before `step`, and
-  /// remembers whether any was, or became, inf or NaN. Call once per step, after the last backward.
-  /// Sparse float16 gradients are replaced by coalesced ones; of float32 master weights, the
-  /// unscaled gradients are the masters' (`MasterWeights::parameters`). Never syncs if the scale
-  /// and the gradients live on one device.
+  /// Divides the gradients of `optimizer` by the scale, to clip or inspect them before `step`.
+  /// Records whether any gradient was, or became, inf or NaN. Call it once per step, after the last
+  /// backward.
+  ///
+  /// Sparse float16 gradients are replaced by coalesced ones. With float32 master weights, the
+  /// unscaled gradients are on the masters (`MasterWeights::parameters`). Never syncs if the scale
+  /// and the gradients are on one device.
   /// @throws c10::Error  before the first `scale`, twice, or after `step`
-  /// @throws c10::ValueError  for a float16 or non-floating gradient, naming the parameter; no
-  ///     gradient has changed then
+  /// @throws c10::ValueError  for a float16 or non-floating gradient, with the name of the
+  ///     parameter; no gradient has changed then
   void unscale_(torch::optim::Optimizer& optimizer);
 
   /// Unscales if `unscale_` has not, then steps unless an inf or NaN was found. Waits for the
-  /// device to decide, except for mezzo's optimizers, which decide there. With
-  /// `found_inf_all_reduce`, also steps an optimizer without gradients if that of another process
-  /// has some.
-  /// @throws c10::Error  before the first `scale`; twice; if no parameter has a gradient, which
-  ///     leaves the optimizer's stage as it was; or for the `max_consecutive_skips`-th skip in a
-  ///     row, which leaves parameters, optimizer and scale as they were, and the gradients there to
-  ///     look at
+  /// device to decide, except with mezzo's optimizers, which decide on the device. With
+  /// `found_inf_all_reduce`, an optimizer without gradients also steps if it has gradients in
+  /// another process.
+  /// @throws c10::Error  before the first `scale`, or if called twice
+  /// @throws c10::Error  if no parameter has a gradient; the optimizer's stage has not changed then
+  /// @throws c10::Error  for the `max_consecutive_skips`-th skip in a row. Parameters, optimizer
+  ///     and scale have not changed then, and the gradients can be inspected.
   StepResult step(torch::optim::Optimizer& optimizer);
 
-  /// A step whose optimizer evaluates `closure`, as LBFGS does several times. The closure zeroes
-  /// the gradients, runs forward and `scaler.scale(loss).backward()`, and returns the loss, as in
-  /// Python; each time, the gradients are unscaled and checked before the optimizer sees them. An
-  /// overflow in the first evaluation skips the step; one in a later evaluation counts as skipped,
-  /// too, and puts parameters and optimizer state back to where they were.
+  /// A step whose optimizer evaluates `closure`, as LBFGS does several times. As in Python, the
+  /// closure zeroes the gradients, runs forward and `scaler.scale(loss).backward()`, and returns
+  /// the loss. After each evaluation the gradients are unscaled and checked before the optimizer
+  /// sees them.
   ///
-  /// Keeps a copy of the parameters meanwhile, and syncs at each evaluation. One of mezzo's
-  /// optimizers gets one evaluation, no copy, no sync.
+  /// An overflow in the first evaluation skips the step. An overflow in a later evaluation also
+  /// counts as a skip: parameters and optimizer state are restored.
+  ///
+  /// Keeps a copy of the parameters during the step, and syncs at each evaluation. An optimizer of
+  /// mezzo gets one evaluation, no copy and no sync.
   /// @throws c10::Error  as above, or after `unscale_`
   StepResult step(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer::LossClosure& closure);
 
-  /// For an optimizer whose `step` takes arguments of its own: unscales, checks, then calls
+  /// For an optimizer whose `step` takes custom arguments: unscales, checks, then calls
   /// `optimizer.step(arguments...)`. Syncs.
   template <class Optimizer, class... Arguments>
     requires(sizeof...(Arguments) > 0) && std::derived_from<Optimizer, torch::optim::Optimizer> &&
@@ -233,8 +253,9 @@ class GradScaler {
     });
   }
 
-  /// Ends the iteration: backs off or grows by what was found since the last `update`, and makes
-  /// every optimizer ready. Never syncs if the scale and the gradients live on one device.
+  /// Ends the iteration: backs off or grows by the overflows found since the last `update`, and
+  /// resets the stage of every optimizer. Never syncs if the scale and the gradients are on one
+  /// device.
   /// @throws c10::Error  before the first `scale`, or if nothing was checked
   void update();
 
@@ -242,38 +263,44 @@ class GradScaler {
   /// @throws c10::ValueError  if not finite, positive and in [min_scale, max_scale].
   void update(double new_scale);
 
-  /// The same with a 1-element tensor: on the CPU, or on the device type of the scale, where it is
-  /// not read but clamped to [min_scale, max_scale].
+  /// The same with a 1-element tensor on the CPU, or on the device type of the scale. On a device
+  /// it is not read but clamped to [min_scale, max_scale].
   void update(const at::Tensor& new_scale);
 
   /// The current scale; `init_scale` before the first `scale`, 1 if disabled. Syncs.
   double get_scale() const;
   /// Steps without overflow since the scale last changed; 0 if disabled. Syncs.
   int64_t get_growth_tracker() const;
-  /// The scale where it lives, to compute with; undefined before the first `scale`. Never syncs.
+  /// The scale on its device, for computations; undefined before the first `scale`. Never syncs.
   const at::Tensor& scale_tensor() const;
-  /// Iterations that `update()` ended and that were skipped, since the first `scale`; 0 if
+  /// The number of skipped iterations that `update()` ended, since the first `scale`; 0 if
   /// disabled. Not part of the state_dict. Syncs.
   int64_t get_skipped_steps() const;
 
+  /// Whether the scaler scales at all. Never syncs.
   bool is_enabled() const { return options_.enabled(); }
+  /// The growth factor in use. Never syncs.
   double get_growth_factor() const;
+  /// The backoff factor in use. Never syncs.
   double get_backoff_factor() const;
+  /// The growth interval in use, in steps. Never syncs.
   int64_t get_growth_interval() const;
-  /// Checked like the options; in force from the next `update`. Never sync.
+  /// Checked like the options; takes effect at the next `update`. Never syncs.
   void set_growth_factor(double growth_factor);
+  /// As `set_growth_factor`.
   void set_backoff_factor(double backoff_factor);
+  /// As `set_growth_factor`.
   void set_growth_interval(int64_t growth_interval);
 
   /// PyTorch's five entries: scale, growth_factor, backoff_factor, growth_interval,
-  /// _growth_tracker; with hysteresis, _hysteresis_tracker too, which PyTorch passes over. Empty if
-  /// disabled. Syncs. Save it after `update`: stages and found infs are not part of it.
+  /// _growth_tracker. With hysteresis also _hysteresis_tracker, which PyTorch ignores. Empty if
+  /// disabled. Syncs. Save it after `update`: it does not contain stages and found infs.
   StateDict state_dict() const;
 
-  /// Takes on a state saved here or by PyTorch; does nothing if disabled. Never syncs. Hysteresis
-  /// starts afresh where the state knows none.
+  /// Loads a state saved by mezzo or PyTorch; does nothing if disabled. Never syncs. If the state
+  /// has no hysteresis count, the count starts again.
   /// @throws c10::Error  for an empty state, from a disabled scaler
-  /// @throws c10::ValueError  for a missing entry or one out of its range
+  /// @throws c10::ValueError  for a missing entry, or an entry out of its range
   void load_state_dict(const StateDict& state_dict);
 
  private:
@@ -313,8 +340,9 @@ class GradScaler {
   std::unordered_map<const void*, OptimizerState> optimizer_states_;
 };
 
-/// For `torch::save` and `torch::load`: the entries of the state_dict, with the same errors.
+/// For `torch::save`: writes the entries of the state_dict.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const GradScaler& scaler);
+/// For `torch::load`: reads the entries of the state_dict, with the errors of `load_state_dict`.
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, GradScaler& scaler);
 
 }  // namespace mezzo

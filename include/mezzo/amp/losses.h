@@ -5,37 +5,38 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/options/loss.h>
 
-/// Losses that stay finite where their half-precision or hand-written forms do not. Half inputs are
-/// computed in float32 (float64 stays float64), outside autocast whatever the caller's scope;
-/// gradients flow back in the input's dtype, where they must still fit: float16 ends at 65504, so
-/// keep probabilities in float32 where they may reach 0 or 1. None syncs; all are thread-safe and
-/// differentiable twice.
+/// Losses that stay finite when their half-precision or hand-written forms do not. Half inputs are
+/// computed in float32 and float64 inputs in float64, always outside autocast. Never syncs.
+/// Thread-safe; differentiable twice.
+///
+/// Gradients flow back in the input's dtype. float16 ends at 65504, so keep probabilities in
+/// float32 if they may reach 0 or 1.
 namespace mezzo {
 
 /// Binary cross entropy of probabilities, −w (t log p + (1 − t) log(1 − p)), with both logarithms
-/// clamped at −100: no loss is above 100 w, and no gradient above 1e12 w, even if p = 0, t = 1.
-/// @param probabilities  in [0, 1], of any shape and floating dtype. A value outside, NaN too, is
-///     an error on the CPU and, as in PyTorch, a device-side assert on CUDA.
-/// @param target  of the same shape; any dtype, commonly 0 and 1
+/// clamped at −100. So no loss is above 100 w, and no gradient above 1e12 w, even if p = 0, t = 1.
+/// @param probabilities  In [0, 1], of any shape and floating dtype. Another value, including NaN,
+///     is an error on the CPU and, as in PyTorch, a device-side assert on CUDA.
+/// @param target  of the same shape; any dtype, usually 0 and 1
 /// @param options  `weight`, which must broadcast to the shape, and `reduction` (kMean, kSum,
 ///     kNone)
-/// @throws c10::ValueError  where the shapes differ, or `probabilities` is not floating
+/// @throws c10::ValueError  if the shapes differ, or `probabilities` is not floating
 /// @see torch.nn.BCELoss (Python): equal to its float32 result. Differs: allowed under autocast on
 ///     CUDA; `target` may be of another dtype.
 at::Tensor binary_cross_entropy(const at::Tensor& probabilities,
                                 const at::Tensor& target,
                                 torch::nn::functional::BinaryCrossEntropyFuncOptions options = {});
 
-/// log(max(x, floor)), elementwise. The gradient is 1 / x above floor, exactly 0 below, and at
-/// floor what LibTorch's clamp_min gives: 1 / floor up to LibTorch 2.14, 0 from 2.15 on. (Clamping
-/// log(x) itself has the gradient NaN at 0.) NaN stays NaN, so that its source can be found.
+/// log(max(x, floor)), elementwise. The gradient is 1 / x above floor and exactly 0 below. At floor
+/// it is LibTorch's clamp_min gradient: 1 / floor up to LibTorch 2.14, 0 from 2.15 on. A clamp of
+/// log(x) itself would have the gradient NaN at 0. NaN stays NaN, so that its source can be found.
 /// @param x  of any shape and floating dtype; the result is float32, or float64 for float64
-/// @param floor  the least number to take the logarithm of, which bounds the gradient by 1 / floor.
-///     At least the smallest normal float32, 1.2e-38.
+/// @param floor  The least argument of the logarithm, which bounds the gradient by 1 / floor. At
+///     least the smallest normal float32, 1.2e-38.
 /// @throws c10::ValueError  for a `floor` out of range, or an `x` that is not floating
 at::Tensor clamped_log(const at::Tensor& x, double floor = 1e-12);
 
-/// Cross entropy of logits, of whatever precision, in float32.
+/// Cross entropy of logits of any precision, in float32.
 /// @param logits  `[N, C]`, `[C]` or `[N, C, ...]`, floating
 /// @param target  labels `[N]`, `[]` or `[N, ...]` (int64), or probabilities of the shape of
 ///     `logits`

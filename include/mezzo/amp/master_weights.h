@@ -17,11 +17,12 @@
 
 namespace mezzo {
 
+/// Options of MasterWeights.
 struct MasterWeightsOptions {
-  /// Norms stay float32 in the model, and train as they are. A norm with running statistics, such
-  /// as BatchNorm, always does: half-precision statistics would stop moving.
+  /// Norms stay float32 in the model, and train in float32. A norm with running statistics, such as
+  /// BatchNorm, always stays float32: half-precision statistics would stop changing.
   TORCH_ARG(bool, keep_norms_fp32) = false;
-  /// Tells norms from other parameters.
+  /// Decides whether a parameter belongs to a norm.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
 
  public:
@@ -32,9 +33,9 @@ struct MasterWeightsOptions {
 };
 
 /// Float32 master copies of a model kept in half precision (Micikevicius et al. 2017, "Mixed
-/// precision training", section 3.1). Construct before the first backward and give `masters()` to
-/// the optimizer. One of mezzo's takes the model's half gradients and rounds its updates back into
-/// the model by itself:
+/// precision training", section 3.1). Construct it before the first backward and give `masters()`
+/// to the optimizer. An optimizer of mezzo reads the model's half gradients, and rounds its updates
+/// into the model:
 /// @code
 /// mezzo::MasterWeights masters(*model, torch::kHalf);
 /// mezzo::AdamW optimizer(masters.masters(), mezzo::AdamWOptions().lr(3e-5));
@@ -44,33 +45,35 @@ struct MasterWeightsOptions {
 /// optimizer.zero_grad();
 /// @endcode
 /// With any other optimizer, call `accumulate_gradients()` before the step and `copy_to_model()`
-/// after. To sum gradients of several backwards in float32, call `accumulate_gradients()` after
-/// each. After `scaler.unscale_(optimizer)`, clip `masters.parameters()`: unscaled gradients are
-/// float32, and the masters'; the model's are gone.
+/// after it. To sum gradients of several backwards in float32, call `accumulate_gradients()` after
+/// each. After `scaler.unscale_(optimizer)`, clip `masters.parameters()`: the unscaled gradients
+/// are float32 and on the masters. The model's gradients are dropped.
 ///
 /// Not thread-safe. Syncs once to check values, in the constructor and in `load_state_dict`.
 class MasterWeights {
  public:
-  /// Casts the parameters of `model` in place to `dtype`, except those for which
-  /// `options.stays_fp32` is true; the masters keep the float32 values, names and devices. Buffers
-  /// keep their dtype. Give parameters by `named_parameters(module)`: tensors that a program names
-  /// itself do not tell that they are BatchNorm's, which has to stay float32. A tied parameter, one tensor under
-  /// several names, has one master, under its first name. A frozen one, which requires no gradient, is half in the
-  /// model, too, and keeps its float32 values for `state_dict` and `to_float32`.
+  /// Casts the parameters of `model` in place to `dtype`, except if `options.stays_fp32` is true
+  /// for them. The masters keep the float32 values, names and devices. Buffers keep their dtype.
+  /// Use `named_parameters(module)` for the parameters: only this way BatchNorm is recognized,
+  /// which must stay float32.
+  ///
+  /// A tied parameter, one tensor under several names, has one master, under its first name. A
+  /// frozen parameter, which requires no gradient, is also cast in the model. Its float32 values
+  /// are kept for `state_dict` and `to_float32`.
   /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a parameter is not float32,
   ///     has a gradient already, or a finite value that overflows `dtype`; nothing has changed then
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
-  /// Of all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`. The types of its
-  /// modules tell which are norms (`named_parameters`).
+  /// Masters for all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`. The
+  /// types of its modules decide which parameters are norms (`named_parameters`).
   MasterWeights(const torch::nn::Module& model, c10::ScalarType dtype, MasterWeightsOptions options = {})
       : MasterWeights(named_parameters(model), dtype, std::move(options)) {}
 
-  /// What to train: float32 tensors, whose `half_copy` is the model's parameter. A norm that stays
-  /// float32 is the model's own tensor, without a half copy. Parameters that were frozen at construction
-  /// are not here.
+  /// The tensors to train: float32, whose `half_copy` is the model's parameter. A norm that stays
+  /// float32 is the model's tensor, without a half copy. Parameters that were frozen at
+  /// construction are not included.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
-  /// Their tensors alone, to clip or inspect gradients.
+  /// The tensors of `masters()`, to clip or inspect gradients.
   std::vector<at::Tensor> parameters() const;
 
   /// Adds the model's gradients to the masters' in float32 and drops the model's.
@@ -79,19 +82,21 @@ class MasterWeights {
   /// Rounds the masters into the model.
   void copy_to_model();
 
-  /// Makes the model float32 again, with the values of the masters, whose memory it shares from
-  /// then on; gradients are dropped. Ends the mode: for more training, make a new optimizer.
+  /// Makes the model float32 again, with the values of the masters. The model then shares the
+  /// masters' memory, and gradients are dropped. For more training, make a new optimizer.
   void to_float32();
 
-  /// The float32 weights by name, sharing memory: the model in full precision. Tied ones under each
-  /// of their names.
+  /// The float32 weights by name, sharing memory: the model in full precision. A tied tensor
+  /// appears under each of its names.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// Takes over what `state_dict` gave, or the weights of a float32 model, and rounds them into the
-  /// model. Of a tied one, the first name will do.
-  /// @throws c10::ValueError  for an entry too many or missing, of another shape, of a dtype other
-  ///     than float32 (half weights have lost what masters keep), with a value that overflows, or
-  ///     unlike that of another name it is tied to; nothing has changed then
+  /// Loads the result of `state_dict`, or the weights of a float32 model, and rounds them into the
+  /// model. For a tied tensor, the first name suffices.
+  /// @throws c10::ValueError  for an extra or missing entry, an entry of another shape, or a value
+  ///     that overflows; nothing has changed then
+  /// @throws c10::ValueError  for a dtype other than float32, because half weights have lost
+  ///     precision
+  /// @throws c10::ValueError  for two different values of one tied tensor
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
@@ -101,8 +106,9 @@ class MasterWeights {
   std::map<std::string, std::string> first_name_of_;  // of the other names of tied parameters
 };
 
-/// For `torch::save` and `torch::load`: the entries of `state_dict`, with the same errors.
+/// For `torch::save`: writes the entries of `state_dict`.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const MasterWeights& masters);
+/// For `torch::load`: reads the entries of `state_dict`, with the errors of `load_state_dict`.
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, MasterWeights& masters);
 
 }  // namespace mezzo

@@ -8,9 +8,9 @@
 
 namespace mezzo {
 
-/// Names the part of a model that the enclosing scope runs, for CastLog and FiniteTracer:
-/// LibTorch's modules have no hooks that could tell. Scopes nest; each is one step of a path such
-/// as "encoder.layer.3.output". Thread-local. Costs a few nanoseconds, whether anybody asks or not.
+/// Names the part of a model that the enclosing scope runs, for CastLog and FiniteTracer.
+/// LibTorch's modules have no hooks for this. Scopes nest; each is one step of a path such as
+/// "encoder.layer.3.output". Thread-local. Costs a few nanoseconds, also without a log or tracer.
 ///
 /// @code
 /// torch::Tensor forward(torch::Tensor x) {
@@ -23,20 +23,20 @@ namespace mezzo {
 /// @endcode
 class ModuleScope {
  public:
-  /// @param name  as `named_modules()` would give it; must outlive the scope, as a literal does.
-  /// @param index  of a module among several of that name; "name.index" in the path.
+  /// @param name  the name in `named_modules()`; must outlive the scope, as a literal does
+  /// @param index  of a module among several of that name; the path has "name.index"
   [[nodiscard]] explicit ModuleScope(std::string_view name, int64_t index = -1);
   ~ModuleScope();
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;
 
-  /// The path of this thread's scopes, outermost first, joined by dots; empty outside of any.
+  /// The path of this thread's scopes, outermost first, joined by dots; empty outside a scope.
   static std::string current_path();
 
  private:
   friend class AutocastStateGuard;
   struct WholePath {};
-  /// `path` alone is this thread's path while it lives.
+  /// Makes `path` alone the path of this thread during its lifetime.
   ModuleScope(std::string_view path, WholePath);
 
   std::string_view name_;

@@ -16,44 +16,46 @@ namespace mezzo {
 
 /// A gradient that holds inf or NaN.
 struct OverflowedGradient {
-  std::string parameter;       ///< its name, or "parameter 1 of group 0"
-  size_t index = 0;            ///< of the parameter, over all groups
-  std::vector<int64_t> shape;  ///< of the gradient, also where it is sparse
-  at::ScalarType dtype = at::kFloat;
-  int64_t num_values = 0;  ///< checked; of a sparse gradient, the stored ones
-  int64_t num_inf = 0;
-  int64_t num_nan = 0;
-  double largest_finite = 0;  ///< the largest magnitude among the finite values; 0 if there are none
+  std::string parameter;              ///< its name, or "parameter 1 of group 0"
+  size_t index = 0;                   ///< of the parameter, over all groups
+  std::vector<int64_t> shape;         ///< of the gradient, also if it is sparse
+  at::ScalarType dtype = at::kFloat;  ///< of the gradient
+  int64_t num_values = 0;             ///< checked; of a sparse gradient, the stored ones
+  int64_t num_inf = 0;                ///< +inf and -inf
+  int64_t num_nan = 0;                ///< NaN
+  double largest_finite = 0;          ///< the largest magnitude among the finite values; 0 if there are none
 };
 
-/// Which gradients of an optimizer hold inf or NaN.
+/// The gradients of an optimizer that hold inf or NaN.
 struct OverflowReport {
   std::string optimizer;                       ///< its class
-  int64_t num_gradients = 0;                   ///< looked at: parameters without gradient are not counted
+  int64_t num_gradients = 0;                   ///< checked; parameters without gradient are not counted
   std::vector<OverflowedGradient> overflowed;  ///< in the optimizer's order
 
+  /// Whether no gradient overflowed.
   bool empty() const { return overflowed.empty(); }
 
-  /// NaN is not mended by a lower scale, as inf may be, unless it came of two infs that met.
+  /// Whether any gradient holds NaN. A lower scale may remove inf, but NaN only if it came from two
+  /// infs.
   bool has_nan() const;
 
   /// One line: how many gradients overflowed, and the first `most` of them.
   std::string summary(size_t most = 4) const;
 
-  /// A table, one line for each of the first `most` gradients, under a
-  /// heading; ends with a line feed.
+  /// A table with a heading, one line for each of the first `most` gradients. Ends with a line
+  /// feed.
   std::string to_string(size_t most = std::numeric_limits<size_t>::max()) const;
 };
 
-/// Which gradients of `optimizer` hold inf or NaN: what a step was skipped for, when called right
-/// after it and before `zero_grad`.
+/// The gradients of `optimizer` that hold inf or NaN. Called right after a skipped step and before
+/// `zero_grad`, it shows the cause of the skip.
 ///
-/// Values are reported as they stand: true gradients after `unscale_` or a step of one of LibTorch's
-/// optimizers, scaled ones after a step that one of mezzo's skipped. Call this before clipping,
-/// which turns gradients to 0 or NaN if their norm is inf or NaN.
+/// Values are reported unchanged: true gradients after `unscale_` or a step of a LibTorch
+/// optimizer, scaled ones after a step that an optimizer of mezzo skipped. Call this before
+/// clipping: clipping turns gradients to 0 or NaN if their norm is inf or NaN.
 ///
-/// Sparse gradients are coalesced in a copy, since entries of equal index may overflow once summed.
-/// Waits for the device once, and once more where something overflowed.
+/// Sparse gradients are coalesced in a copy, because entries of equal index may overflow when
+/// summed. Waits for the device once, and a second time if something overflowed.
 OverflowReport overflow_report(torch::optim::Optimizer& optimizer);
 
 }  // namespace mezzo

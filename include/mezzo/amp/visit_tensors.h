@@ -16,7 +16,7 @@
 #include <variant>
 #include <vector>
 
-/// What tells types apart; not for use elsewhere.
+/// Traits that classify types; not for use elsewhere.
 namespace mezzo::detail {
 
 template <class T>
@@ -29,7 +29,7 @@ constexpr bool kIsOrderedDict = false;
 template <class K, class V>
 constexpr bool kIsOrderedDict<torch::OrderedDict<K, V>> = true;
 
-/// Has a `visit_tensors` of its own, found beside the type.
+/// Has a `visit_tensors` function, found beside the type.
 template <class T>
 concept VisitsItsTensors =
     requires(T& value, const std::function<void(at::Tensor&)>& visit) { visit_tensors(value, visit); };
@@ -84,20 +84,20 @@ namespace mezzo {
 /// Called with each tensor of a structure; may assign to it.
 using TensorVisitor = std::function<void(at::Tensor&)>;
 
-/// Types whose tensors mezzo finds: at::Tensor; numbers, enums and strings, which have none; and
-/// optionals, tuples, pairs, containers, maps' values and torch::OrderedDict of these, nested at
-/// will. For a type of your own, write beside it
+/// Types whose tensors mezzo finds. These are at::Tensor; numbers, enums and strings, which have no
+/// tensors; and optionals, tuples, pairs, containers, values of maps and torch::OrderedDict of
+/// these types, nested at will. For a custom type, write beside it:
 /// @code
 /// void visit_tensors(MyOutput& output, const mezzo::TensorVisitor& visit) { visit(output.logits); }
 /// @endcode
 template <class T>
 concept TensorStructure = detail::can_visit<std::remove_cvref_t<T>>();
 
-/// The same, but for a bare number, enum or string.
+/// The same, except a bare number, enum or string.
 template <class T>
 concept TensorHolder = TensorStructure<T> && !detail::IsPlain<std::remove_cvref_t<T>>;
 
-/// Calls `visit` with each tensor in `value`, undefined ones too, in a fixed order.
+/// Calls `visit` with each tensor in `value`, also undefined ones, in a fixed order.
 template <TensorStructure T>
 void for_each_tensor(T& value, const TensorVisitor& visit) {
   using namespace detail;

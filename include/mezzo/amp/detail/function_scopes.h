@@ -17,16 +17,16 @@
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/op_lists.h"
 
-/// What the templates of custom_function.h are made of; not for use elsewhere.
+/// Implementation of the templates in custom_function.h; not for use elsewhere.
 namespace mezzo::detail {
 
-/// Casts the tensors among the arguments of one call of a registered function, and switches
-/// autocast off for what it is made of, while it lives.
+/// Casts the tensor arguments of one call of a registered function, and switches autocast off for
+/// its inner ops during its lifetime.
 class FunctionScope {
  public:
   [[nodiscard]] FunctionScope(const std::string& name, CastPolicy policy, c10::DeviceType device_type);
 
-  /// kPromote looks at every tensor before the first is cast.
+  /// For kPromote, which looks at every tensor before the first cast.
   void consider(const at::Tensor& tensor);
   at::Tensor cast(const at::Tensor& tensor) const;
 
@@ -39,7 +39,7 @@ class FunctionScope {
   std::optional<AutocastGuard> off_;
 };
 
-/// Autocast as custom_fwd wants it for the body of a forward.
+/// Sets autocast for the body of a forward, as custom_fwd specifies.
 class ForwardScope {
  public:
   [[nodiscard]] ForwardScope(torch::autograd::AutogradContext* ctx,
@@ -53,7 +53,7 @@ class ForwardScope {
   std::optional<AutocastGuard> off_;
 };
 
-/// The state that ForwardScope kept in `ctx`.
+/// The state that ForwardScope saved in `ctx`.
 class BackwardScope {
  public:
   [[nodiscard]] BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type);
@@ -75,7 +75,7 @@ inline void consider(FunctionScope& scope, const std::vector<at::Tensor>& tensor
 template <class T>
 void consider(FunctionScope&, const T&) {}
 
-/// `argument` with the tensors in it cast by `scope`; an argument of another type as it is.
+/// `argument` with its tensors cast by `scope`; an argument of another type is returned unchanged.
 template <class Scope, class T>
 decltype(auto) cast_argument(const Scope& scope, T&& argument) {
   using Type = std::remove_cvref_t<T>;
