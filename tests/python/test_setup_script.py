@@ -126,6 +126,13 @@ def test_pip_installs_nothing_if_the_user_names_a_libtorch(machine):
     assert machine.asked("pip")[-1].endswith("torch==2.13.0")
 
 
+def test_it_builds_in_the_folder_that_the_user_names(machine):
+    machine.stub("cmake", '#!/usr/bin/env bash\necho "$*" >>"$STATE/cmake"\n')
+    for flags, folder in ((["-B", "a folder"], "a folder"), (["-Bbuild/other"], "build/other"), ([], "build/release")):
+        assert machine.run("build.sh", *flags).returncode == 0
+        assert machine.asked("cmake")[-1] == f"--build {folder}"
+
+
 def test_an_old_python_is_refused(machine):
     machine.has("old-python")
     assert machine.refusal() == "setup: python3 is older than 3.11, or is none; point MEZZO_PYTHON at a newer one"
