@@ -19,7 +19,7 @@
 
 namespace mezzo {
 
-/// Moves averages, in place, to the values of a model. All tensors have one device and dtype.
+/// Updates averages, in place, from the values of a model. All tensors have one device and dtype.
 /// @param num_averaged  models averaged before, at least 1
 using MultiAvgFn = std::function<void(at::TensorList averaged, at::TensorList current, int64_t num_averaged)>;
 
@@ -33,17 +33,20 @@ MultiAvgFn get_ema_multi_avg_fn(double decay = 0.999);
 /// @see torch.optim.swa_utils.get_swa_multi_avg_fn (Python)
 MultiAvgFn get_swa_multi_avg_fn();
 
-/// What AveragedModel does, for modules of any type.
+/// The implementation of AveragedModel, for modules of any type.
 class ModelAverage {
  public:
+  /// @param module  holds the averages; its values are overwritten by the first update
+  /// @param multi_avg_fn  how a new model enters the average
+  /// @param use_buffers  whether buffers, such as BatchNorm's, are averaged instead of copied
   ModelAverage(std::shared_ptr<torch::nn::Module> module, MultiAvgFn multi_avg_fn, bool use_buffers);
 
-  /// Averages the parameters of `model` in; the first call copies them. Copies buffers, or averages
-  /// them too (`use_buffers`). Never waits for the device.
-  /// @throws c10::ValueError  if it has other parameters or buffers; nothing has changed then
+  /// Adds the parameters of `model` to the average; the first call copies them. Buffers are copied,
+  /// or also averaged (`use_buffers`). Never waits for the device.
+  /// @throws c10::ValueError  for other parameters or buffers; nothing has changed then
   void update_parameters(const torch::nn::Module& model);
 
-  /// Models averaged so far.
+  /// The number of models averaged so far.
   int64_t n_averaged() const { return n_averaged_; }
 
  private:
@@ -56,9 +59,10 @@ class ModelAverage {
   int64_t n_averaged_ = 0;
 };
 
-/// For `torch::save` and `torch::load`: parameters, buffers and `n_averaged`, not the function.
-/// @throws c10::Error  for an archive of another model
+/// For `torch::save`: writes parameters, buffers and `n_averaged`, not the function.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const ModelAverage& average);
+/// For `torch::load`.
+/// @throws c10::Error  for an archive of another model
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, ModelAverage& average);
 
 /// Averages of a model's weights: a moving average (EMA), or the mean of several models (SWA,
@@ -80,7 +84,8 @@ torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archi
 template <class Model>
 class AveragedModel : public ModelAverage {
  public:
-  /// @param model  is cloned: its class derives from `torch::nn::Cloneable`, as LibTorch's do
+  /// @param model  The model to clone. Its class derives from `torch::nn::Cloneable`, as LibTorch's
+  ///     do.
   /// @param multi_avg_fn  default: SWA
   /// @param use_buffers  whether buffers, such as BatchNorm's, are averaged instead of copied
   /// @throws c10::Error  for a module that LibTorch cannot clone: see `into`
@@ -97,6 +102,7 @@ class AveragedModel : public ModelAverage {
 
   /// The model with the averages.
   Model& module() { return module_; }
+  /// The model with the averages.
   const Model& module() const { return module_; }
 
  private:
@@ -118,21 +124,21 @@ class AveragedModel : public ModelAverage {
 
 namespace detail {
 
-/// While it lives, the model's BatchNorms collect their statistics from nothing, as plain means.
+/// Makes the model's BatchNorms collect new statistics, as plain means, during its lifetime.
 class BatchNormGuard {
  public:
   explicit BatchNormGuard(torch::nn::Module& model);
   ~BatchNormGuard();
   BatchNormGuard(const BatchNormGuard&) = delete;
   BatchNormGuard& operator=(const BatchNormGuard&) = delete;
-  /// Whether there is a BatchNorm.
+  /// Whether the model has a BatchNorm.
   bool is_needed() const { return !restore_.empty(); }
 
  private:
   std::vector<std::function<void()>> restore_;
 };
 
-/// A batch's input: itself, its `data`, or the first of a tuple, pair or vector.
+/// The input of a batch: the batch, its `data`, or the first of a tuple, pair or vector.
 template <class Batch>
 at::Tensor input_of(const Batch& batch) {
   if constexpr (std::is_convertible_v<const Batch&, at::Tensor>) {
@@ -148,13 +154,13 @@ at::Tensor input_of(const Batch& batch) {
 
 }  // namespace detail
 
-/// Computes the running means and variances of all BatchNorms of `model` anew, from one pass over
-/// `loader` in training mode. Averaged weights need it: activations have other statistics then.
-/// Restores modes and momenta. Does nothing for a model without BatchNorm.
+/// Computes the running means and variances of all BatchNorms of `model` again, from one pass over
+/// `loader` in training mode. Averaged weights need it, because their activations have other
+/// statistics. Restores modes and momenta. Does nothing for a model without BatchNorm.
 /// @param loader  a LibTorch data loader, or any range of batches: of tensors, of Examples, or of
 ///     tuples, pairs or vectors that begin with the input
 /// @param model  a pointer or holder with `forward(input)`, such as `averaged.module()`
-/// @param device  where inputs are copied to before; nullopt: nowhere
+/// @param device  copies inputs to this device first; nullopt: no copy
 /// @see torch.optim.swa_utils.update_bn (Python)
 template <class Loader, class Model>
 void update_bn(Loader& loader, Model& model, std::optional<c10::Device> device = std::nullopt) {

@@ -10,9 +10,10 @@
 
 namespace mezzo {
 
-/// Those of Adam, with `eps` 1e-6. `amsgrad` is refused. A group's options are of LibTorch's class:
-/// cast to torch::optim::AdamOptions.
+/// The options of Adam, with `eps` 1e-6. `amsgrad` is an error. A group's options have LibTorch's
+/// class: cast them to torch::optim::AdamOptions.
 struct LAMBOptions : CheckedOptions<LAMBOptions, torch::optim::AdamOptions> {
+  /// @throws c10::ValueError  for a learning rate that is negative or not finite
   LAMBOptions(double lr = 1e-3) : CheckedOptions(lr) { eps(1e-6); }
 
   /// @throws c10::ValueError  for `amsgrad`
@@ -20,8 +21,10 @@ struct LAMBOptions : CheckedOptions<LAMBOptions, torch::optim::AdamOptions> {
 };
 
 /// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the
-/// identity as phi and bias correction): Adam's direction plus weight decay, scaled per parameter
-/// to lr times the parameter's norm. A parameter or direction of norm 0 takes the plain step.
+/// identity as phi and bias correction). The step is Adam's direction plus weight decay, scaled per
+/// parameter to lr times the parameter's norm. If the parameter or direction has norm 0, the step
+/// is not scaled.
+///
 /// Groups have torch::optim::AdamOptions, and the state is torch::optim::AdamParamState.
 class LAMB : public detail::OptimizerOf<LAMBOptions, torch::optim::AdamOptions, torch::optim::AdamParamState> {
  public:

@@ -17,19 +17,21 @@
 
 namespace mezzo {
 
-/// The learning rates that a scheduler drives, one for each parameter group. Converts from a
+/// The learning rates that a scheduler sets, one for each parameter group. Converts from a
 /// `torch::optim::Optimizer`, such as a ZeroRedundancyOptimizer, and from a 0-dim tensor. Writes in
-/// place to the tensor, and to one given to an optimizer's `set_lr`. Refers to it.
+/// place to that tensor, or to the tensor of the optimizer's `set_lr`. Holds a reference to its
+/// source.
 class LearningRates {
  public:
+  /// The learning rates of an optimizer, which must outlive this object.
   LearningRates(torch::optim::Optimizer& optimizer);
   /// @throws c10::ValueError  for a tensor with dimensions, or of a dtype that is not floating
   LearningRates(at::Tensor lr);
 
-  /// Waits for the device of a tensor.
+  /// The current values. Waits for the device of a tensor.
   std::vector<double> get() const { return get_(); }
-  /// @param lrs  as many as get() gives
-  /// @throws c10::ValueError  for one that is negative or not finite; nothing has changed then
+  /// @param lrs  as many values as get() returns
+  /// @throws c10::ValueError  for a value that is negative or not finite; nothing has changed then
   void set(const std::vector<double>& lrs) const;
 
  private:
@@ -47,45 +49,47 @@ class LearningRates {
 /// if (scaler.step(optimizer).stepped()) scheduler.step();
 /// @endcode
 ///
-/// To resume a run, make it with the optimizer as at the start of the run, then `torch::load` both.
-/// Not thread-safe. Only the calls that say so wait for a device.
+/// To resume a run, construct it with the optimizer as at the start of the run, then `torch::load`
+/// both. Not thread-safe. Calls wait for a device only if their comment says so.
 class LRScheduler {
  public:
-  /// Sets the learning rates of step 0 at once. Waits for the device of a tensor, here alone.
+  /// Sets the learning rates of step 0. If they are a tensor, waits once for its device.
   /// @throws c10::ValueError  for a factor of the first two steps that is negative or not finite
   LRScheduler(LearningRates lrs, LrSchedule schedule);
 
-  /// For a learning rate that kernels read on the device, in a CUDA graph too. Factors lie in a
-  /// table there, and `step` never waits. Learning rates have the same bits as on the host.
+  /// For a learning rate that kernels read on the device, also in a CUDA graph. The factors are in
+  /// a table on the device, and `step` never waits. Learning rates are bit-identical to the host's.
   /// @code
   /// optimizer.set_lr(lr);  // a 0-dim float64 tensor on the device
   /// mezzo::LRScheduler scheduler(lr, schedule, /*num_steps=*/1000);
   /// scaler.step(optimizer);
   /// scheduler.step(optimizer.found_inf());
   /// @endcode
-  /// @param lr  its value is the initial learning rate
-  /// @param num_steps  of the run, at least 1: after these the learning rate stays
+  /// @param lr  a tensor that holds the initial learning rate
+  /// @param num_steps  steps of the run, at least 1; afterwards the learning rate stays constant
   /// @throws c10::ValueError  also for a negative or non-finite factor of any of these steps
   LRScheduler(const at::Tensor& lr, const LrSchedule& schedule, int64_t num_steps);
 
   /// A copy would drive the same learning rates.
   LRScheduler(const LRScheduler&) = delete;
   LRScheduler& operator=(const LRScheduler&) = delete;
+  /// Moves are allowed; the source may only be destroyed or assigned to.
   LRScheduler(LRScheduler&&) noexcept = default;
+  /// Replaces this scheduler.
   LRScheduler& operator=(LRScheduler&&) noexcept = default;
 
-  /// Another step was taken.
-  /// @param found_inf  one number of any dtype and device: if it is not 0, the step was skipped and
+  /// Counts one optimizer step and sets its learning rates.
+  /// @param found_inf  One number of any dtype and device. If it is not 0, the step was skipped and
   ///     nothing changes. Undefined: the step was taken. Without a table, a defined one waits.
   /// @throws c10::ValueError  for a factor that is negative or not finite
   void step(const at::Tensor& found_inf = {});
 
-  /// Taken so far. With a table on a device, waits for it.
+  /// Steps taken so far. With a table on a device, waits for the device.
   int64_t steps() const;
-  /// Continues from there.
+  /// Continues from this number of steps.
   /// @throws c10::ValueError  for a negative number
   void set_steps(int64_t steps);
-  /// One for each parameter group. Waits for the device of a tensor.
+  /// The current learning rates, one for each parameter group. Waits for the device of a tensor.
   std::vector<double> get_last_lr() const { return lrs_.get(); }
 
  private:
@@ -100,21 +104,23 @@ class LRScheduler {
   at::Tensor lr_, factors_, base_lr_, device_steps_;  // of a table on a device: factors_ [num_steps + 1], others 0-dim
 };
 
-/// For `torch::save` and `torch::load`: steps and initial learning rates, not the schedule.
-/// @throws c10::ValueError  for another archive, or another number of groups; nothing has changed then
+/// For `torch::save`: writes steps and initial learning rates, not the schedule.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const LRScheduler& scheduler);
+/// For `torch::load`.
+/// @throws c10::ValueError  for another archive, or another number of groups; nothing has changed
+///     then
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, LRScheduler& scheduler);
 
-/// The defaults of torch.optim.lr_scheduler.ReduceLROnPlateau.
+/// The options of torch.optim.lr_scheduler.ReduceLROnPlateau, with the same defaults.
 struct ReduceLROnPlateauOptions {
   std::string_view mode = "min";            ///< "min": smaller metrics are better, as of a loss; "max": larger
   double factor = 0.1;                      ///< multiplies a learning rate that falls; in (0, 1)
   int64_t patience = 10;                    ///< metrics in a row without improvement that change nothing
-  double threshold = 1e-4;                  ///< how much better than the best a metric must be
+  double threshold = 1e-4;                  ///< necessary improvement over the best metric
   std::string_view threshold_mode = "rel";  ///< "rel": a share of the best; "abs": a difference
   int64_t cooldown = 0;                     ///< metrics to ignore after a fall
-  double min_lr = 0;
-  double eps = 1e-8;  ///< smaller changes of a learning rate are not made
+  double min_lr = 0;                        ///< smallest learning rate
+  double eps = 1e-8;                        ///< ignores smaller changes of a learning rate
 };
 
 /// Lowers the learning rates when a metric, such as a validation loss, has stopped improving.
@@ -130,47 +136,55 @@ class ReduceLROnPlateau {
   explicit ReduceLROnPlateau(LearningRates lrs, const ReduceLROnPlateauOptions& options = {});
   virtual ~ReduceLROnPlateau() = default;
 
+  /// Takes one metric, and lowers the learning rates after `patience`.
   /// @param metrics  NaN does not count as an improvement
   virtual void step(double metrics);
+  /// The current learning rates, one for each parameter group.
   std::vector<double> get_last_lr() const { return lrs_.get(); }
 
-  /// Counters and learning rates by name; "best" only if there is one.
+  /// Counters and learning rates by name; "best" only after the first metric.
   std::map<std::string, double> state_dict() const;
-  /// Sets the learning rates too.
+  /// Loads a `state_dict`, and sets the learning rates.
   /// @throws c10::ValueError  for a missing or impossible entry; nothing has changed then
   void load_state_dict(const std::map<std::string, double>& state);
 
  protected:
+  /// Counters and the best metric.
   struct State {
-    double best;
-    int64_t bad = 0, good = 0;  // in a row
-    int64_t cooldown_left = 0, warmup_left = 0, resets_in = 0;
+    double best;                                                ///< best metric so far
+    int64_t bad = 0, good = 0;                                  ///< metrics in a row without, and with, improvement
+    int64_t cooldown_left = 0, warmup_left = 0, resets_in = 0;  ///< metrics until each period ends
   };
+  /// The worst possible metric in this mode.
   double worst() const;
+  /// Whether `metric` improves on the best by `threshold`.
   bool improves(double metric) const;
+  /// Multiplies the learning rates by `factor`, down to `min_lr`.
   void lower() const;
 
-  LearningRates lrs_;
-  ReduceLROnPlateauOptions options_;
-  State state_;
+  LearningRates lrs_;                 ///< the learning rates to set
+  ReduceLROnPlateauOptions options_;  ///< as given to the constructor
+  State state_;                       ///< changes with each metric
 };
 
-/// The defaults of transformers' GreedyLR.
+/// The options of transformers' GreedyLR, with the same defaults.
 struct GreedyLROptions : ReduceLROnPlateauOptions {
   GreedyLROptions()
       : ReduceLROnPlateauOptions{.factor = 0.95, .threshold = 1e-6, .threshold_mode = "abs", .min_lr = 1e-3} {}
-  double max_lr = 1;
+  double max_lr = 1;          ///< largest learning rate
   int64_t warmup = 0;         ///< metrics to ignore after a rise
-  int64_t reset_start = 500;  ///< falls at `min_lr` after which everything starts afresh
+  int64_t reset_start = 500;  ///< number of falls at `min_lr` before the scheduler resets
 };
 
-/// Lowers learning rates as ReduceLROnPlateau does, and raises them, divided by `factor`, when the
-/// metric keeps improving (arXiv 2512.14527).
-/// To resume a run, make it with the optimizer as at the start of the run, then load both: the state
-/// does not have the initial learning rates.
+/// Lowers learning rates as ReduceLROnPlateau does. If the metric keeps improving, raises them:
+/// divides them by `factor` (arXiv 2512.14527).
+///
+/// To resume a run, construct it with the optimizer as at the start of the run, then load both. The
+/// state lacks the initial learning rates.
 /// @see transformers' GreedyLR (Python). Same numbers. Differs: no smoothing.
 class GreedyLR : public ReduceLROnPlateau {
  public:
+  /// @throws c10::ValueError  for an option out of its range, or a negative learning rate
   explicit GreedyLR(LearningRates lrs, const GreedyLROptions& options = {});
   void step(double metrics) override;
 
@@ -181,10 +195,11 @@ class GreedyLR : public ReduceLROnPlateau {
   std::vector<double> initial_lrs_;
 };
 
-/// For `torch::save` and `torch::load`: the state_dict.
-/// @throws c10::ValueError  as `load_state_dict`
+/// For `torch::save`: writes the state_dict.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                             const ReduceLROnPlateau& scheduler);
+/// For `torch::load`.
+/// @throws c10::ValueError  as `load_state_dict`
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, ReduceLROnPlateau& scheduler);
 
 }  // namespace mezzo

@@ -34,20 +34,25 @@ struct ParameterUpdate;
 
 /// Named parameters that share hyperparameters.
 struct ParamGroup {
-  std::vector<NamedParameter> params;
-  std::optional<double> weight_decay = {};  ///< at least 0; nullopt: the optimizer's own
+  std::vector<NamedParameter> params;       ///< leaf tensors
+  std::optional<double> weight_decay = {};  ///< at least 0; nullopt: the optimizer's default
   double lr_scale = 1;                      ///< at least 0; `Optimizer::set_lr` multiplies by it
 };
 
-/// What an optimizer trains. Converts from groups; from parameters, `{{"weight", weight},
-/// {"bias", bias}}` or a vector of them, as one group; and from a module, `*model`, as one group
-/// of those that require a gradient.
+/// The parameters of an optimizer. Converts from groups, and from parameters as one group:
+/// `{{"weight", weight}, {"bias", bias}}` or a vector. Also converts from a module, `*model`, as
+/// one group of the parameters that require a gradient.
 class ParamGroups {
  public:
+  /// Several groups.
   ParamGroups(std::vector<ParamGroup> groups) : groups_(std::move(groups)) {}
+  /// Several groups.
   ParamGroups(std::initializer_list<ParamGroup> groups) : groups_(groups) {}
+  /// One group.
   ParamGroups(std::vector<NamedParameter> parameters);
+  /// One group.
   ParamGroups(std::initializer_list<NamedParameter> parameters) : ParamGroups(std::vector(parameters)) {}
+  /// One group: the module's parameters that require a gradient.
   ParamGroups(const torch::nn::Module& module);
 
  private:
@@ -55,129 +60,143 @@ class ParamGroups {
   std::vector<ParamGroup> groups_;
 };
 
-/// Base of mezzo's optimizers, which replace LibTorch's: the parameter groups, their options, the
-/// state and archives are of LibTorch's classes. A change of a group's options counts from the next
-/// step on.
+/// The base of mezzo's optimizers, which replace LibTorch's. The parameter groups, their options,
+/// the state and archives have LibTorch's classes. A change of a group's options takes effect at
+/// the next step.
 ///
-/// Beyond LibTorch, an optimizer unscales, clips, checks and updates in one step, and decides on the
-/// device whether to skip. A step reads gradients at most twice: to check and measure them, if
-/// asked, and to apply them. The step refreshes half copies and never writes to gradients.
+/// In addition to LibTorch, an optimizer unscales, clips, checks and updates in one step, and
+/// decides on the device whether to skip. A step reads gradients at most twice: to check and
+/// measure them, if asked, and to apply them. The step refreshes half copies and never writes to
+/// gradients.
 ///
-/// Parameters of float16 or bfloat16 have float32 moments, unlike PyTorch's. On the CPU, dense
+/// Parameters of float16 or bfloat16 have float32 moments, unlike in PyTorch. On the CPU, dense
 /// float32, float16 and bfloat16 tensors are updated by kernels whose results do not depend on the
-/// number of threads; all others by LibTorch's fused operations.
+/// number of threads. All other tensors are updated by LibTorch's fused operations.
 ///
-/// Names of parameters are optional, and two parameters may share a name.
-///
-/// Not thread-safe. No call waits for the device unless it says so.
+/// Names of parameters are optional, and two parameters may share a name. Not thread-safe. A call
+/// waits for the device only if its comment says so.
 /// @see torch::optim::Optimizer
 class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptimizer {
  public:
-  /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address: move
-  /// it before they use it.
+  /// A copy would share the moments. A scaler and a scheduler identify an optimizer by its address:
+  /// move it before they use it.
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
+  /// Moves are allowed before a scaler or scheduler uses the optimizer.
   Optimizer(Optimizer&&) = default;
+  /// Moves are allowed before a scaler or scheduler uses the optimizer.
   Optimizer& operator=(Optimizer&&) = default;
 
-  /// Trains these parameters too from now on, such as layers that were frozen before.
+  /// Adds parameters to train, such as layers that were frozen before.
   /// @throws c10::ValueError  as the constructors; nothing has changed then
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
+  /// The same for a group with names.
   void add_param_group(ParamGroup group);
 
   /// The groups with names, half copies and `lr_scale`. Unnamed parameters have an empty name.
   std::vector<ParamGroup> named_param_groups() const;
 
-  /// The learning rate of the first group whose `lr_scale` is not 0, divided by that. Waits for the
-  /// device if the learning rate is a tensor on a device.
+  /// The learning rate of the first group whose `lr_scale` is not 0, divided by this `lr_scale`.
+  /// Waits for the device if the learning rate is a tensor on a device.
   double lr() const;
   /// Sets the learning rate of each group to `lr` times its `lr_scale`. If the learning rate is a
-  /// tensor, writes to that tensor; no step that was queued before sees the change.
+  /// tensor, writes to that tensor; steps that are already queued do not see the change.
   /// @throws c10::ValueError  for a number that is negative or not finite
   void set_lr(double lr);
-  /// Every step then reads the learning rate from `lr` when the step runs, so that neither a device
-  /// nor a captured graph waits for the value. `lr` is 0-dim, float64, on the device of a parameter,
-  /// and shared with the caller, who may change it in place between steps. Each group multiplies it
-  /// by `lr_scale` in float64; the results are bit-identical to those of a number. The learning rates
-  /// in the groups' options are then ignored. Parameters of other devices use a copy, made at every
-  /// step. Saved states hold the value.
-  /// @throws c10::ValueError  for another shape, dtype or device, a device without float64 (MPS), and
-  ///     for a tensor that requires a gradient; on the CPU for a value that is negative or not finite, here and at each
-  ///     step. On other devices values are not checked. Nothing has changed then.
+  /// Makes every step read the learning rate from `lr` when the step runs. So neither a device nor
+  /// a captured graph waits for the value. `lr` is 0-dim, float64, on the device of a parameter. It
+  /// is shared with the caller, who may change it in place between steps.
+  ///
+  /// Each group multiplies it by `lr_scale` in float64; the results are bit-identical to a plain
+  /// number. The learning rates in the groups' options are then ignored. Parameters on other
+  /// devices use a copy, made at every step. Saved states hold the value.
+  /// @throws c10::ValueError  for another shape, dtype or device, for a device without float64
+  ///     (MPS), and for a tensor that requires a gradient; nothing has changed then
+  /// @throws c10::ValueError  on the CPU, here and at each step, for a value that is negative or
+  ///     not finite. On other devices values are not checked.
   /// @see torch.optim's `lr` as a Tensor with `capturable=True` (Python). Differs: in float64;
-  ///     LibTorch's fused kernels for CUDA, which mezzo runs for float64 parameters, round it to float32.
+  ///     LibTorch's fused kernels for CUDA, which mezzo runs for float64 parameters, round it to
+  ///     float32.
   void set_lr(at::Tensor lr);
   /// The tensor given to `set_lr`; undefined if the learning rate is a number.
   at::Tensor lr_tensor() const override { return lr_tensor_; }
 
-  /// As LibTorch's, also for half copies, and in recorded steps (GraphedStep). Called through
-  /// `torch::optim::Optimizer&`, it is LibTorch's: the gradients of half copies stay, and the next
-  /// backward adds to them.
+  /// As LibTorch's, also for half copies, and in recorded steps (GraphedStep). A call through
+  /// `torch::optim::Optimizer&` runs LibTorch's function: the gradients of half copies stay, and
+  /// the next backward adds to them.
   void zero_grad(bool set_to_none = true);
 
   /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing if the
-  /// gradients' norm is inf or NaN; without, such gradients reach the weights, as in PyTorch.
+  /// gradients' norm is inf or NaN. Without it, such gradients reach the weights, as in PyTorch.
   /// @param closure  if given, called first, with gradients enabled; its loss is returned
-  /// @throws c10::ValueError  for an option out of its range, naming the group; for a sparse gradient
-  ///     that the optimizer does not take, or a gradient both on a parameter and on its half copy,
-  ///     naming the parameter
+  /// @throws c10::ValueError  for an option out of its range, with the group's number
+  /// @throws c10::ValueError  with the parameter's name, for a sparse gradient that the optimizer
+  ///     does not support, or gradients on both a parameter and its half copy
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// The norm of the true gradients at the last step, before clipping: float32, or float64 if a
-  /// gradient is, 0-dim, on the device of the first gradient, or of the loss scale. Measured with
-  /// `max_grad_norm`, or by a scaler's check of scaled dense gradients; else undefined.
+  /// The norm of the true gradients at the last step, before clipping: 0-dim, on the device of the
+  /// first gradient, or of the loss scale. Its dtype is float32, or float64 if a gradient is float64. Measured
+  /// with `max_grad_norm`, or by a scaler's check of scaled dense gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 if the last step was skipped, else 0: float32, 0-dim; undefined if nothing was checked.
   at::Tensor found_inf() const override { return found_inf_; }
 
+  /// See AmpScalingOptimizer.
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
+  /// See AmpScalingOptimizer.
   std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
+  /// See AmpScalingOptimizer.
   at::Tensor half_copy_of(const at::Tensor& parameter) const override;
+  /// See AmpScalingOptimizer.
   std::string name_of(const at::Tensor& parameter) const override;
 
-  /// From now on passes to `hook` the statistics of each `check_gradients`, and of each step that
-  /// was not checked so; `grad_norm`, `found_inf` and clipping go by its answer. Optimizers of
-  /// several processes that divide one model's parameters combine their statistics by it
-  /// (ZeroRedundancyOptimizer). Not called by a step that neither measures gradients nor is given
-  /// a `found_inf`.
+  /// Passes to `hook` the statistics of each `check_gradients`, and of each step without such a
+  /// check. `grad_norm`, `found_inf` and clipping use its result. Optimizers of several processes
+  /// that divide one model's parameters combine their statistics this way
+  /// (ZeroRedundancyOptimizer). A step that neither measures gradients nor gets a `found_inf` does
+  /// not call the hook.
   void register_statistics_hook(detail::GradientStatisticsHook hook) { measurement_.register_hook(std::move(hook)); }
 
   /// State tensors by "slot/parameter name", e.g. "exp_avg/bert.pooler.dense.bias", sharing memory
-  /// with the optimizer. A parameter without a name, or whose name another has, goes by its number.
-  /// Parameters that never had a gradient have no state.
+  /// with the optimizer. A parameter without a unique name is identified by its number. Parameters
+  /// that never had a gradient have no state.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// The names of all parameters in it, group after group.
+  /// The names of all parameters in the state, group after group.
   std::vector<std::string> state_keys() const;
 
-  /// Takes over a `state_dict`. Parameters without entries start afresh. Copies into the tensors
-  /// that are there, so that a recorded step (GraphedStep) goes on with the new values.
+  /// Loads a `state_dict`. Parameters without entries start again. Copies into the existing
+  /// tensors, so that a recorded step (GraphedStep) continues with the new values.
   /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
-  /// The same errors; changes nothing.
+  /// Checks a `state_dict` with the same errors; changes nothing.
   void check_state_dict(const std::map<std::string, at::Tensor>& state) const;
 
   /// The state in the layout of torch.optim's `state_dict` (Python); tensors are shared.
   TorchOptimizerState torch_state_dict() const;
 
-  /// Takes over such a state: tensors, in place, and all options of the groups. Groups keep their
+  /// Loads such a state: tensors, in place, and all options of the groups. Groups keep their
   /// `lr_scale`.
-  /// @throws c10::ValueError  for groups or tensors of other shapes, options that are out of their
-  ///     range or that this optimizer lacks; nothing has changed then
+  /// @throws c10::ValueError  for groups or tensors of other shapes, and for options that are out
+  ///     of range or unknown to this optimizer; nothing has changed then
   void load_torch_state_dict(const TorchOptimizerState& state);
 
-  /// Drops the state of the `index`-th parameter.
+  /// Deletes the state of the `index`-th parameter.
   void drop_state(size_t index);
 
-  /// Makes updates that wait (AdamW::defer_rows).
+  /// Applies postponed updates (AdamW::defer_rows).
   virtual void catch_up() const {}
 
  protected:
+  /// Option values by name.
   using NamedOptions = detail::NamedOptions;
 
+  /// @param defaults  options of groups that bring none
   Optimizer(std::unique_ptr<torch::optim::OptimizerOptions> defaults, const StepOptions& options);
 
+  /// Adds the groups of a constructor.
   void add_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+  /// Adds the groups of a constructor.
   void add_groups(ParamGroups groups);
 
   /// The options of a group, by PyTorch's names.
@@ -186,32 +205,40 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   virtual void write_option(torch::optim::OptimizerOptions& options,
                             std::string_view name,
                             const TorchOption& value) const = 0;
+  /// @throws c10::ValueError  for a parameter that this optimizer cannot train
   virtual void check_parameter(const at::Tensor& parameter) const;
   /// The moments of a parameter with these options. They start at 0.
   virtual std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const = 0;
+  /// A new state of a parameter.
   virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
+  /// The tensor of one moment in a state.
   virtual at::Tensor& slot(torch::optim::OptimizerParamState& state, std::string_view name) const = 0;
-  /// nullptr if LibTorch's class has no count of steps.
+  /// The count of steps in a state; nullptr if LibTorch's class has none.
   virtual int64_t* step_count(torch::optim::OptimizerParamState& state) const = 0;
+  /// Whether the optimizer accepts sparse gradients.
   virtual bool takes_sparse_gradients() const { return false; }
-  /// One step of parameters of one device and one set of options, except `lr` and `weight_decay`,
-  /// which the updates have. Without autograd.
+  /// One step of parameters of one device and one set of options, without autograd. `lr` and
+  /// `weight_decay` come from the updates instead.
   virtual void update(const torch::optim::OptimizerOptions& options,
                       const std::vector<ParameterUpdate>& updates,
                       const GradientFactors& factors) = 0;
 
+  /// Whether steps go along the gradient.
   bool maximizes() const { return options_.maximize; }
+  /// Whether updates of bfloat16 parameters round at random.
   bool rounds_stochastically() const { return options_.stochastic_rounding_seed.has_value(); }
-  /// Zeroes the gradients of a parameter's rows, if updates of others wait; else returns false.
+  /// Sets the gradients of a parameter's rows to 0, if updates of other rows wait; else returns
+  /// false.
   virtual bool zero_deferred_rows(const at::Tensor& /*parameter*/) { return false; }
 
-  /// Before LibTorch's templates write the groups and the state: gives them the step counts and the
-  /// learning rate that lie on a device. Waits for the device.
+  /// Writes step counts and learning rate from a device into the groups and the state, before
+  /// LibTorch's templates save them. Waits for the device.
   void write_device_values() const;
-  /// Gives `saved` copies of the groups and of the state that LibTorch's templates are to write.
+  /// Copies the groups and the state into `saved`, for LibTorch's templates to write.
   void copy_archived(torch::optim::Optimizer& saved) const;
+  /// Writes the parts of the state that LibTorch's classes lack.
   void save_own(torch::serialize::OutputArchive& archive) const;
-  /// @param loaded  an optimizer of the same parameters, with what LibTorch's templates read
+  /// @param loaded  an optimizer of the same parameters, filled by LibTorch's templates
   void load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive);
 
  private:
@@ -254,7 +281,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
 
 namespace detail {
 
-/// Calls `visit(name, value)` for the options that LibTorch's class `Options` has.
+/// Calls `visit(name, value)` for the options of LibTorch's class `Options`.
 template <class Options, class Visit>
 void visit_options(Options& options, const Visit& visit) {
   visit("lr", options.lr());
@@ -288,7 +315,7 @@ void visit_options(Options& options, const Visit& visit) {
   }
 }
 
-/// Calls `visit(name, tensor)` for the moments that LibTorch's class `State` has.
+/// Calls `visit(name, tensor)` for the moments in LibTorch's class `State`.
 template <class State, class Visit>
 void visit_slots(State& state, const Visit& visit) {
   if constexpr (requires { state.exp_avg(); }) {
@@ -307,14 +334,17 @@ void visit_slots(State& state, const Visit& visit) {
   }
 }
 
-/// An optimizer whose groups have LibTorch's options `Torch`, and whose state is LibTorch's `State`.
+/// An optimizer whose groups have LibTorch's options `Torch`, and whose state is LibTorch's
+/// `State`.
 template <class Options, class Torch, class State>
 class OptimizerOf : public Optimizer {
  public:
-  /// @throws c10::ValueError  for no parameters, or one that is listed twice, is no leaf, is of
-  ///     another dtype than float32, float64, float16 and bfloat16, or has a half copy of another
-  ///     shape or dtype; for an option out of its range; for a float16 parameter if stochastic
-  ///     rounding is asked for
+  /// @throws c10::ValueError  for no parameters, a parameter that is listed twice, or one that is
+  ///     not a leaf
+  /// @throws c10::ValueError  for a dtype other than float32, float64, float16 and bfloat16, or a
+  ///     half copy of another shape or dtype
+  /// @throws c10::ValueError  for an option out of its range, or stochastic rounding with a float16
+  ///     parameter
   explicit OptimizerOf(std::vector<at::Tensor> parameters, const Options& options = {})
       : Optimizer(std::make_unique<Torch>(options), options.step_options()) {
     add_groups({torch::optim::OptimizerParamGroup(std::move(parameters))});
@@ -415,7 +445,7 @@ class OptimizerOf : public Optimizer {
   }
 
  private:
-  /// What LibTorch's templates write and read.
+  /// The type that LibTorch's templates write and read.
   struct Plain : torch::optim::Optimizer {
     using torch::optim::Optimizer::Optimizer;
     at::Tensor step(LossClosure /*closure*/) override { return {}; }

@@ -10,15 +10,17 @@
 
 namespace mezzo {
 
-/// torch::optim::RMSpropOptions, the same defaults: `lr` 1e-2.
-/// A group's options are of LibTorch's class: cast to torch::optim::RMSpropOptions.
+/// The options of torch::optim::RMSpropOptions, with the same defaults: `lr` 1e-2. A group's
+/// options have LibTorch's class: cast them to torch::optim::RMSpropOptions.
 struct RMSpropOptions : CheckedOptions<RMSpropOptions, torch::optim::RMSpropOptions> {
+  /// Takes LibTorch's options.
   using CheckedOptions::CheckedOptions;
+  /// @param lr  learning rate
   RMSpropOptions(double lr = 1e-2) : CheckedOptions(lr) {}
 };
 
-/// RMSprop in one pass over the weights; the numbers of torch.optim.RMSprop up to a few roundings.
-/// On the CPU, moments that become denormal are stored as 0, except with `centered`.
+/// RMSprop in one pass over the weights, with the numbers of torch.optim.RMSprop up to a few
+/// roundings. On the CPU, denormal moments are stored as 0, except with `centered`.
 class RMSprop
     : public detail::OptimizerOf<RMSpropOptions, torch::optim::RMSpropOptions, torch::optim::RMSpropParamState> {
  public:

@@ -10,19 +10,22 @@
 
 namespace mezzo {
 
-/// torch::optim::SGDOptions. `lr` has PyTorch's default, 1e-3.
-/// A group's options are of LibTorch's class: cast to torch::optim::SGDOptions.
+/// The options of torch::optim::SGDOptions. `lr` has PyTorch's default, 1e-3. A group's options
+/// have LibTorch's class: cast them to torch::optim::SGDOptions.
 struct SGDOptions : CheckedOptions<SGDOptions, torch::optim::SGDOptions> {
+  /// Takes a learning rate or LibTorch's options.
   using CheckedOptions::CheckedOptions;
 };
 
-/// Stochastic gradient descent with momentum; the numbers of torch.optim.SGD(fused=True). Takes
-/// sparse gradients (COO). Without momentum and weight decay, a step touches their rows alone.
+/// Stochastic gradient descent with momentum, with the numbers of torch.optim.SGD(fused=True).
+/// Accepts sparse gradients (COO). Without momentum and weight decay, a step touches only their
+/// rows.
 class SGD : public detail::OptimizerOf<SGDOptions, torch::optim::SGDOptions, torch::optim::SGDParamState> {
  public:
   using OptimizerOf::OptimizerOf;
 
  protected:
+  /// Sparse gradients are accepted.
   bool takes_sparse_gradients() const override { return true; }
   void update(const torch::optim::OptimizerOptions& options,
               const std::vector<ParameterUpdate>& updates,

@@ -12,13 +12,14 @@
 
 namespace mezzo::detail {
 
-/// Known before a step: statistics, and the factors of gradients; undefined: no such factor.
+/// Results before a step: statistics, and factors of the gradients. An undefined factor is 1.
 struct MeasuredGradients {
   GradientStatistics statistics;
   at::Tensor inv_scale, clip;
 };
 
-/// Measures the gradients of an optimizer once: for the check of a scaler, and for the step after it.
+/// Measures the gradients of an optimizer once, for the check of a scaler and for the step after
+/// it.
 class GradientMeasurement {
  public:
   /// @param max_grad_norm  0: a step does not measure
@@ -26,21 +27,22 @@ class GradientMeasurement {
 
   void register_hook(GradientStatisticsHook hook) { hook_ = std::move(hook); }
 
-  /// Before a step of true gradients.
-  /// @throws c10::ValueError  for a sparse gradient that is to be measured, naming the parameter
+  /// Called before a step of true gradients.
+  /// @throws c10::ValueError  for a sparse gradient that must be measured, with the parameter's
+  ///     name
   MeasuredGradients before_step(torch::optim::Optimizer& optimizer);
-  /// Before a step as AmpScalingOptimizer::step_scaled.
+  /// Called before a step, with the arguments of AmpScalingOptimizer::step_scaled.
   MeasuredGradients before_scaled_step(torch::optim::Optimizer& optimizer,
                                        const std::optional<at::Tensor>& grad_scale,
                                        const at::Tensor& found_inf);
   /// As AmpScalingOptimizer::check_gradients.
-  /// @param takes_sparse  whether the optimizer takes sparse gradients, which are not measured
+  /// @param takes_sparse  whether the optimizer accepts sparse gradients, which are not measured
   std::optional<at::Tensor> check(torch::optim::Optimizer& optimizer,
                                   const std::optional<at::Tensor>& scale,
                                   bool takes_sparse);
 
  private:
-  /// Found by `check`, dividing by `scale`.
+  /// The result of `check`, which divided by `scale`.
   struct Checked {
     std::optional<at::Tensor> scale;
     MeasuredGradients measured;
