@@ -19,11 +19,12 @@
 
 namespace mezzo {
 
+/// Options of DataParallel.
 struct DataParallelOptions {
-  /// One replica on each; the module lies on the first. Empty: all CUDA devices. One may be named
-  /// several times. A device without an index is the current one of its type.
+  /// The devices, each with one replica; the module is on the first. Empty: all CUDA devices. A
+  /// device may be listed several times. A device without an index is the current one of its type.
   TORCH_ARG(std::vector<c10::Device>, devices);
-  /// Device of the output; nullopt: the first device.
+  /// The device of the output. nullopt: the first device.
   TORCH_ARG(std::optional<c10::Device>, output_device);
   /// The dimension along which batches are divided.
   TORCH_ARG(int64_t, dim) = 0;
@@ -33,7 +34,8 @@ namespace detail {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The part of DataParallel that does not depend on the module's type, with the steps of torch.nn.parallel.
+/// The part of DataParallel that is independent of the module's type, with the steps of
+/// torch.nn.parallel.
 class DataParallelBase {
  protected:
   using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
@@ -41,14 +43,15 @@ class DataParallelBase {
 
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options, MakeReplica make_replica);
 
-  /// The tensors in equal parts, by part, as `Tensor::chunk` makes them: one for each device at most.
+  /// The tensors in equal parts, by part, as `Tensor::chunk` makes them. At most one part per
+  /// device.
   std::vector<Tensors> scatter(const Tensors& tensors) const;
-  /// The module and copies of it as it is now, whose parameters are functions of the module's. A copy is used again
-  /// when no graph needs it any more.
+  /// The module and copies of its current state. Parameters of the copies are functions of the
+  /// module's parameters. A copy is reused when no graph needs it.
   Modules replicate(size_t count);
-  /// Calls `work` with each number below `count`, on threads that have this one's state.
+  /// Calls `work` with each number below `count`, on threads with the state of this thread.
   void parallel_apply(size_t count, const std::function<void(size_t)>& work) const;
-  /// Joins the parts of each tensor. Those without dimensions become a vector.
+  /// Joins the parts of each tensor. Tensors without dimensions become a vector.
   Tensors gather(const std::vector<Tensors>& parts) const;
 
  private:
@@ -77,16 +80,18 @@ void set_tensors(Structure& structure, const Tensors& tensors) {
 
 }  // namespace detail
 
-/// Runs a module on several devices of one process: each gets a replica on a thread of its own, and
-/// its part of the batch. The outputs are joined, and backward leaves the gradients of
-/// all replicas on the module's own parameters. `mezzo::distributed::DistributedDataParallel`, with several processes,
-/// is faster.
+/// Runs a module on several devices of one process. Each device gets a replica, a thread and a part
+/// of the batch. The outputs are joined, and backward adds the gradients of all replicas to the
+/// module's parameters. `mezzo::distributed::DistributedDataParallel`, with several processes, is
+/// faster.
 ///
-/// Autocast, its op policy and log, grad mode, the current streams of all devices and ModuleScope hold in the replicas
-/// as on the calling thread. Replica 0 is the module itself: its buffers (running statistics) are updated from the
-/// first part of the batch; updates of the other replicas' buffers are dropped, as in PyTorch. Not thread-safe. CPU
-/// replicas draw from one generator, in no fixed order: dropout on them is not reproducible. Tested
-/// on CPUs and on simulated accelerators; never run on several GPUs.
+/// Replicas run with the calling thread's autocast state, op policy and log, grad mode, current
+/// streams of all devices and ModuleScope. Not thread-safe. Tested on CPUs and on simulated
+/// accelerators; never run on several GPUs.
+///
+/// Replica 0 is the module itself: its buffers (running statistics) are updated from the first part
+/// of the batch. As in PyTorch, buffer updates of the other replicas are lost. CPU replicas draw
+/// from one generator, in no fixed order: dropout on them is not reproducible.
 ///
 /// @code
 /// mezzo::DataParallel model(net, mezzo::DataParallelOptions().devices({{torch::kCUDA, 0}, {torch::kCUDA, 1}}));
@@ -95,16 +100,16 @@ void set_tensors(Structure& structure, const Tensors& tensors) {
 ///
 /// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`). Its `forward` is
 ///     called concurrently on several objects.
-/// @see torch.nn.DataParallel. Differs: runs on CPU devices too; batches of different sizes are an
-///     error; replicas are kept from call to call, with the members other than parameters, buffers and training mode
-///     that they had when they were made.
+/// @see torch.nn.DataParallel. Differs: also runs on CPU devices; batches of different sizes are an
+///     error. Replicas are kept between calls; except parameters, buffers and training mode, their
+///     members stay as they were made.
 template <class Module>
 class DataParallel : public detail::DataParallelBase {
  public:
-  /// @param make_replica  makes a module like this one on a device, for modules without `clone`. Its
-  ///   weights are set afterwards.
+  /// @param make_replica  Makes a module like this one on a device, for modules without `clone`.
+  ///     Its weights are set afterwards.
   /// @throws c10::ValueError  for no device, or a module that is not on the first; at the first
-  ///     call, for one that cannot be cloned.
+  ///     call, for a module that cannot be cloned
   explicit DataParallel(std::shared_ptr<Module> module,
                         const DataParallelOptions& options = {},
                         std::function<std::shared_ptr<Module>(c10::Device)> make_replica = nullptr)
@@ -124,12 +129,13 @@ class DataParallel : public detail::DataParallelBase {
                         std::function<std::shared_ptr<Module>(c10::Device)> make_replica = nullptr)
       : DataParallel(module.ptr(), options, std::move(make_replica)) {}
 
+  /// The wrapped module.
   Module& module() const { return *module_; }
 
-  /// Calls the replicas' `forward`. Tensors among the arguments, in containers too, are
-  /// divided; all else is copied.
-  /// @throws c10::ValueError  where no argument is a tensor, or their sizes differ; what a replica
-  ///     throws, with its number and device added.
+  /// Calls the replicas' `forward`. Tensors among the arguments, also in containers, are divided.
+  /// Other arguments are copied.
+  /// @throws c10::ValueError  if no argument is a tensor, or their sizes differ
+  /// @throws  the exception of a replica, with its number and device added
   template <TensorStructure... Args>
   auto forward(const Args&... args) {
     using Output = std::remove_cvref_t<decltype(std::declval<Module&>().forward(std::declval<Args&>()...))>;
@@ -154,12 +160,13 @@ class DataParallel : public detail::DataParallelBase {
   }
 
   template <TensorStructure... Args>
+  /// The same as `forward`.
   auto operator()(const Args&... args) {
     return forward(args...);
   }
 
  private:
-  /// By `clone`, which torch::nn::Cloneable gives.
+  /// Makes a replica by `clone`, which torch::nn::Cloneable provides.
   static std::shared_ptr<torch::nn::Module> clone(const Module& module, c10::Device device) {
     try {
       return std::dynamic_pointer_cast<Module>(module.clone(device));
@@ -173,6 +180,7 @@ class DataParallel : public detail::DataParallelBase {
 
 template <class Holder, class... Rest>
   requires requires { typename Holder::ContainedType; }
+/// Deduces the module's class from a module holder.
 DataParallel(const Holder&, const Rest&...) -> DataParallel<typename Holder::ContainedType>;
 
 }  // namespace mezzo

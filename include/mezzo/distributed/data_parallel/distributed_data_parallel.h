@@ -22,79 +22,91 @@
 
 namespace mezzo::distributed {
 
-/// As torch.nn.parallel.DistributedDataParallel names them.
+/// Options of DistributedDataParallel, with the names of torch.nn.parallel.DistributedDataParallel.
 struct DistributedDataParallelOptions {
-  /// Looks in each forward's output which parameters took part in it, and expects no
-  /// gradients for the others.
+  /// Finds in each forward's output the parameters that took part in it, and expects no gradients
+  /// for the other parameters.
   TORCH_ARG(bool, find_unused_parameters) = false;
-  /// Promises that every step uses the same parameters, as often: unused ones cost nothing then,
-  /// and a parameter may get several gradients in one backward, as under activation checkpointing.
+  /// Declares that every step uses the same parameters equally often. Unused parameters then cost
+  /// nothing, and a parameter may get several gradients in one backward, as with activation
+  /// checkpointing.
   TORCH_ARG(bool, static_graph) = false;
-  /// Gradients are views into the buckets that are sent: saves a copy of them in memory.
+  /// Gradients are views into the buckets that are sent, which saves one copy of them in memory.
   TORCH_ARG(bool, gradient_as_bucket_view) = false;
   /// The size of a bucket in MiB; nullopt: 25, the first 1.
   TORCH_ARG(std::optional<double>, bucket_cap_mb);
-  /// Rank 0's buffers are copied to the others at start and before each forward in training mode.
+  /// Rank 0's buffers are copied to the other ranks at start, and before each forward in training
+  /// mode.
   TORCH_ARG(bool, broadcast_buffers) = true;
-  /// Checks at start that all ranks have the same model, and copies rank 0's parameters
-  /// and buffers to the others.
+  /// Checks at start that all ranks have the same model, and copies rank 0's parameters and buffers
+  /// to the other ranks.
   TORCH_ARG(bool, init_sync) = true;
 };
 
+/// Options of DistributedDataParallelBase::join.
 struct JoinOptions {
-  /// Gradients are divided by the number of ranks there are, so that every batch weighs the same;
-  /// false: by that of the ranks that still have batches.
+  /// true: gradients are divided by the number of all ranks, so that every batch has the same
+  /// weight. false: by the number of ranks that still have batches.
   TORCH_ARG(bool, divide_by_initial_world_size) = true;
-  /// Throws on every rank as soon as one has run out of batches.
+  /// Throws on every rank when one rank has no more batches.
   TORCH_ARG(bool, throw_on_early_termination) = false;
 };
 
 class NoSyncGuard;
 
-/// The part of DistributedDataParallel that does not depend on the module's type. A module whose only child is the
-/// wrapped one, named "module": names of parameters begin with "module.", as in Python.
+/// The part of DistributedDataParallel that is independent of the module's type. Its only child is
+/// the wrapped module, named "module": names of parameters begin with "module.", as in Python.
 class DistributedDataParallelBase : public torch::nn::Module {
  public:
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
   DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
 
-  /// While the guard lives, backward passes of forward passes begun under it add to this rank's
-  /// gradients only; the first backward afterwards reduces the sums. For gradient accumulation.
+  /// During the guard's lifetime, backward adds only to this rank's gradients, for forward passes
+  /// begun under the guard. The first backward afterwards reduces the sums. For gradient
+  /// accumulation.
   [[nodiscard]] NoSyncGuard no_sync(bool enabled = true);
 
-  /// Replaces the all-reduce of gradients. Once, before the first backward.
-  /// @throws c10::ValueError  where one is there already.
+  /// Replaces the all-reduce of gradients. Call it at most once, before the first backward.
+  /// @throws c10::ValueError  if a hook is registered already
   void register_comm_hook(CommHook hook);
 
-  /// Runs `loop`, in which ranks may take different numbers of steps: one that has finished takes
-  /// part in the others' steps with gradients of zero, and in the end takes over the parameters and
-  /// buffers of one that ran last, but not what its optimizer keeps. Every forward pass costs one
-  /// small collective more. `loop` must call no collectives besides this module's; no other rank
-  /// steps without `join`. An exception of `loop` on one rank ends `join` on every rank, as in
-  /// `ProcessGroup::guard`.
-  /// @throws c10::ValueError  where a hook is registered, which divides by itself, and not the
-  ///     initial world size asked for
+  /// Runs `loop`, in which ranks may take different numbers of steps. A rank that has finished
+  /// takes part in the others' steps with gradients of zero. In the end it copies the parameters
+  /// and buffers of a rank that ran last, but not the optimizer's state. Every forward pass costs
+  /// one more small collective.
+  ///
+  /// `loop` must call only this module's collectives, and all ranks must step inside `join`. A
+  /// GraphedStep in `loop` must not record or replay steps. An exception of `loop` on one rank ends
+  /// `join` on every rank, as in `ProcessGroup::guard`.
+  /// @throws c10::ValueError  if a hook is registered, which divides by itself, and
+  ///     `divide_by_initial_world_size` is false
   void join(const std::function<void()>& loop, const JoinOptions& options = {});
 
-  /// Runs `loss.backward()`. If a rank fails meanwhile, every rank throws an error that names it. With a GradScaler:
-  /// `ddp.backward(scaler.scale(loss))`.
+  /// Runs `loss.backward()`. If a rank fails meanwhile, every rank throws an error that names it.
+  /// With a GradScaler: `ddp.backward(scaler.scale(loss))`.
   void backward(const at::Tensor& loss);
 
+  /// Bytes and times of this rank's reductions so far.
   CommStats comm_stats() const;
 
  protected:
+  /// @param group  must outlive this object
   DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module,
                               ProcessGroup& group,
                               const DistributedDataParallelOptions& options);
   ~DistributedDataParallelBase() override;
 
-  /// Runs `work` in the group's guard, or alone if gradients are off: then no other rank takes part.
+  /// Runs `work` in the group's guard. If gradients are off, runs it without the guard, because no
+  /// other rank takes part.
   void guard(const std::function<void()>& work);
+  /// Copies buffers, if asked, before a forward.
   void before_forward();
-  /// Whether `after_forward` has to see the tensors of the output.
+  /// Whether `after_forward` needs the tensors of the output.
   bool inspects_output() const;
-  /// `outputs`: those tensors, which it may replace.
+  /// Prepares the backward.
+  /// @param outputs  tensors of the output, which it may replace
   void after_forward(std::vector<at::Tensor>& outputs);
+  /// @throws c10::ValueError  for an output type whose tensors cannot be found
   [[noreturn]] static void throw_cannot_inspect(const char* type);
 
  private:
@@ -106,6 +118,7 @@ class DistributedDataParallelBase : public torch::nn::Module {
 /// @see DistributedDataParallelBase::no_sync
 class NoSyncGuard {
  public:
+  /// @param enabled  false: does nothing
   [[nodiscard]] explicit NoSyncGuard(DistributedDataParallelBase& module, bool enabled = true);
   ~NoSyncGuard();
   NoSyncGuard(const NoSyncGuard&) = delete;
@@ -118,10 +131,10 @@ class NoSyncGuard {
 
 inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return NoSyncGuard(*this, enabled); }
 
-/// Trains copies of one module on several ranks: each runs its own batches, and backward leaves the
-/// mean of all ranks' gradients on every rank. Buckets of gradients are reduced while backward
-/// still computes the rest (c10d::Reducer). If a rank fails in `forward` or `backward`, the others throw an error
-/// that names it:
+/// Trains copies of one module on several ranks. Each rank runs different batches, and backward
+/// leaves the mean of all ranks' gradients on every rank. Buckets of gradients are reduced while
+/// backward still computes the rest (c10d::Reducer). If a rank fails in `forward` or `backward`,
+/// the other ranks throw an error that names it:
 /// @code
 /// mezzo::distributed::DistributedDataParallel model(net, group);
 /// for (auto& [input, target] : my_share_of(batches)) {
@@ -131,17 +144,17 @@ inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return N
 /// }
 /// @endcode
 ///
-/// It is a torch::nn::Module: `train()`, `eval()`, `parameters()`, `torch::save(model, path)` reach the wrapped
-/// module, and in a std::shared_ptr it can be registered in another module. Calls of `to` that make new tensors, such
-/// as those to another device, come before it is made.
+/// It is a torch::nn::Module: `train()`, `eval()`, `parameters()` and `torch::save(model, path)`
+/// reach the wrapped module. In a std::shared_ptr it can be registered in another module. Calls of
+/// `to` that make new tensors, such as a move to another device, must come before its construction.
 ///
-/// Autocast and GradScaler work as they are: gradients are the same on all ranks, so an overflow on
-/// one skips the step on all. Gradients may be dropped between steps, with
-/// `gradient_as_bucket_view` too.
+/// Autocast and GradScaler need no change. Gradients are equal on all ranks, so an overflow on one
+/// rank skips the step on all. Gradients may be dropped between steps, also with
+/// `gradient_as_bucket_view`.
 ///
-/// Every rank must make it, call it and run backward alike; forward passes without gradients and in
-/// eval mode are a rank's own affair. The module must not lose or gain parameters afterwards, nor
-/// change which of them require gradients. `group` must outlive it. Not thread-safe.
+/// Every rank must construct it, call it and run backward in the same order. Forward passes without
+/// gradients or in eval mode may differ between ranks. Afterwards the module must neither lose or
+/// gain parameters, nor change their `requires_grad`. `group` must outlive it. Not thread-safe.
 ///
 /// @tparam ModuleType  the module's class (for a holder such as `Net`, `NetImpl`)
 /// @see torch.nn.parallel.DistributedDataParallel. Differs: buffers are not broadcast in eval mode,
@@ -149,9 +162,9 @@ inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return N
 template <class ModuleType>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
-  /// Every rank must get here; collectives follow.
-  /// @throws c10::ValueError  on all ranks where their models or options differ; where
-  ///   nothing is to be trained.
+  /// Collective: every rank must call it.
+  /// @throws c10::ValueError  on all ranks, if their models or options differ; if no parameter
+  ///     requires a gradient
   DistributedDataParallel(std::shared_ptr<ModuleType> module,
                           ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
@@ -163,12 +176,13 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   DistributedDataParallel(const Holder& module, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), group, options) {}
 
+  /// The wrapped module.
   ModuleType& module() const { return *module_; }
 
-  /// Calls the module's `forward`, and makes ready for the backward that follows. An error names the rank that
-  /// failed, on all ranks; if gradients are off, only the rank that failed throws.
-  /// @throws c10::ValueError  where unused parameters are to be found, or the graph is static, and
-  ///     the output is of a type that is no TensorStructure.
+  /// Calls the module's `forward`, and prepares its backward. An error names the failed rank, on
+  /// all ranks. If gradients are off, only the failed rank throws.
+  /// @throws c10::ValueError  with `find_unused_parameters` or `static_graph`, if the output's type
+  ///     is not a TensorStructure
   template <class... Args>
   auto forward(Args&&... args) {
     std::optional<std::remove_cvref_t<decltype(module_->forward(std::forward<Args>(args)...))>> output;
@@ -181,6 +195,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   }
 
   template <class... Args>
+  /// The same as `forward`.
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }

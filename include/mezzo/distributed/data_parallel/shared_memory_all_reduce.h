@@ -14,29 +14,29 @@
 
 namespace mezzo::distributed {
 
-/// Adds up tensors of the ranks of one host through a few megabytes of shared memory that stay in
-/// the cache: each tensor is read once and written once, no byte goes through a socket. Each rank
-/// sums its share of a chunk, in float32 and in the order of ranks, so all get the same bits. Half
-/// tensors are rounded once, at the end.
+/// Adds tensors of the ranks of one host through a few megabytes of shared memory that stay in the
+/// cache. Each tensor is read once and written once; no byte passes a socket. Each rank sums its
+/// share of a chunk, in float32 and in the order of ranks, so all ranks get bit-identical sums.
+/// Half tensors are rounded once, at the end.
 ///
-/// Collective: every rank must bring tensors of the same sizes in the same order. Not thread-safe.
+/// Collective: every rank must pass tensors of the same sizes in the same order. Not thread-safe.
 class SharedMemoryAllReduce {
  public:
-  /// Where the ranks are all on this host and see each other's processes, as within one
-  /// container. Collective; the same answer on all. The memory has no name in any file system,
-  /// and goes with the last rank.
-  /// @return nullptr where they do not.
+  /// Creates the shared memory, if all ranks are on this host and see each other's processes, as
+  /// within one container. Collective; the result is the same on all ranks. The memory has no name
+  /// in any file system, and is freed with the last rank.
+  /// @return nullptr if the ranks cannot share memory
   static std::unique_ptr<SharedMemoryAllReduce> create(ProcessGroup& group);
 
   ~SharedMemoryAllReduce();
   SharedMemoryAllReduce(const SharedMemoryAllReduce&) = delete;
   SharedMemoryAllReduce& operator=(const SharedMemoryAllReduce&) = delete;
 
-  /// Replaces `tensor` by the sum of the ranks': float32, float16 or bfloat16, dense, on the
-  /// CPU, of one size everywhere.
-  /// @throws c10::ValueError  for any other tensor.
-  /// @throws c10::DistBackendError  where another rank is gone, or has not come
-  ///   within the group's timeout.
+  /// Replaces `tensor` by the sum over the ranks. It must be float32, float16 or bfloat16, dense,
+  /// on the CPU, and of one size on all ranks.
+  /// @throws c10::ValueError  for any other tensor
+  /// @throws c10::DistBackendError  if another rank has ended, or has not called within the group's
+  ///     timeout
   void sum(at::Tensor& tensor);
 
  private:
@@ -54,9 +54,9 @@ class SharedMemoryAllReduce {
   uint32_t round_ = 0;          // chunks so far, on all ranks alike
 };
 
-/// A hook for DistributedDataParallel that gives the sum, as `allreduce_sum_hook`, in float32 or
-/// half. Where ranks have a processor each, nothing could go on beside a computing rank, so it
-/// waits for the last bucket of a backward and adds up all of them then.
+/// A hook for DistributedDataParallel that returns the sum, as `allreduce_sum_hook`, in float32 or
+/// half. Each rank occupies its processor, so communication could not overlap with computation.
+/// Therefore it waits for the last bucket of a backward and then adds all buckets.
 CommHook shared_memory_hook(std::unique_ptr<SharedMemoryAllReduce> all_reduce);
 
 }  // namespace mezzo::distributed

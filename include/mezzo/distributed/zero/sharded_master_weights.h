@@ -13,9 +13,10 @@
 
 namespace mezzo::distributed {
 
-/// MasterWeights of a model whose parameters are divided among ranks: each rank keeps the masters
-/// of its share alone. The others are half in the model, too; their gradients are dropped where the
-/// masters' are summed, and only a ZeroRedundancyOptimizer's broadcasts change them.
+/// MasterWeights of a model whose parameters are divided among ranks: each rank keeps only the
+/// masters of its share. The other parameters are also half in the model. Their gradients are
+/// dropped when the masters' gradients are summed, and only broadcasts of a ZeroRedundancyOptimizer
+/// change them.
 /// @code
 /// const auto owner = partition_parameters(groups_of(parameters), group.size());
 /// ShardedMasterWeights masters(parameters, torch::kHalf, owner, group.rank());
@@ -24,32 +25,32 @@ namespace mezzo::distributed {
 /// Communicates nothing. Not thread-safe; syncs as MasterWeights does.
 class ShardedMasterWeights {
  public:
-  /// @param owner  the rank that updates a parameter, by name, of all that are trained
-  ///     (`partition_parameters`). Frozen ones have a master on every rank. Of a tied
-  ///     one, the first name counts.
-  /// @throws c10::ValueError  as MasterWeights, and for a parameter that has no owner;
-  ///   nothing has changed then.
+  /// @param owner  The rank that updates a parameter, by name, for all trained parameters
+  ///     (`partition_parameters`). Frozen parameters have a master on every rank. For a tied
+  ///     parameter, the first name counts.
+  /// @throws c10::ValueError  as MasterWeights, and for a parameter without an owner; nothing has
+  ///     changed then
   ShardedMasterWeights(const std::vector<NamedParameter>& model,
                        c10::ScalarType dtype,
                        const std::map<std::string, int>& owner,
                        int rank,
                        MasterWeightsOptions options = {});
 
-  /// What to train, in the model's order: masters, whose `half_copy` is the model's parameter, norms
-  /// that stay float32, and for parameters of other ranks the model's own half ones.
+  /// The tensors to train, in the model's order. These are masters, whose `half_copy` is the
+  /// model's parameter; norms that stay float32; and the model's half parameters of other ranks.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
   /// As MasterWeights; drops the gradients of parameters of other ranks.
   void accumulate_gradients();
 
-  /// As MasterWeights. @throws c10::Error  where other ranks have masters.
+  /// As MasterWeights. @throws c10::Error  if other ranks have masters
   void to_float32();
 
-  /// The float32 weights that this rank has.
+  /// The float32 weights of this rank.
   std::map<std::string, at::Tensor> state_dict() const { return own_.state_dict(); }
 
-  /// Takes over the float32 weights of the whole model. Errors as of MasterWeights;
-  /// nothing has changed then.
+  /// Loads the float32 weights of the whole model. Errors as in MasterWeights; nothing has changed
+  /// then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
