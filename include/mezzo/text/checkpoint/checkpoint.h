@@ -15,12 +15,13 @@
 
 namespace mezzo::text {
 
-/// The format of checkpoints that this version writes. It refuses other formats.
+/// The format of checkpoints that this version writes. Other formats are refused.
 constexpr int64_t kCheckpointFormat = 6;
 
-/// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an
-/// earlier group may be the cause of one in a later.
+/// The values that determine a run's numbers, by name. They must agree when the run is resumed. A
+/// difference in an earlier group may cause a difference in a later group.
 struct RunIdentity {
+  /// Values by name, as text.
   using Values = std::map<std::string, std::string>;
   Values flags;  ///< settings, and the number of ranks
   Values model;  ///< fields of config.json
@@ -29,49 +30,49 @@ struct RunIdentity {
 
 /// The best model of the evaluations on dev.
 struct BestModel {
-  int64_t step = 0;    ///< after which it was found
-  std::string metric;  ///< the name of what it is the best by, on dev
-  double value = 0;    ///< of that metric; NaN where it is not defined
+  int64_t step = 0;    ///< step of its evaluation
+  std::string metric;  ///< name of the metric that it is the best by, on dev
+  double value = 0;    ///< of that metric; NaN if it is not defined
   double loss = 0;     ///< on dev
   std::string hash;    ///< of its model.safetensors
 };
 
 /// The counters of a run. @see transformers.TrainerState (Python)
 struct TrainerState {
-  std::string run;                ///< name of the run, made up when it began; the same in its run.json
+  std::string run;                ///< name of the run, chosen at its start; the same in its run.json
   int64_t step = 0;               ///< optimizer steps done, skipped ones included
   int64_t steps_taken = 0;        ///< steps that updated the weights; drives the learning-rate schedule
   int64_t samples = 0;            ///< texts seen
   int64_t tokens = 0;             ///< tokens seen
   double seconds = 0;             ///< wall time so far, evaluations included
   double step_seconds = 0;        ///< wall time of the optimizer steps alone
-  int64_t last_eval_step = 0;     ///< step of the last evaluation on dev; 0: none yet
-  std::optional<BestModel> best;  ///< none before the first evaluation on dev
+  int64_t last_eval_step = 0;     ///< step of the last evaluation on dev; 0: no evaluation yet
+  std::optional<BestModel> best;  ///< nullopt before the first evaluation on dev
 };
 
-/// All that a run needs to go on bit-identically: counters, weights and optimizer state. Random numbers and the order
-/// of data are functions of the seed and the counters.
+/// The state for a bit-identical resume of a run: counters, weights and optimizer state. Random
+/// numbers and the order of data are functions of the seed and the counters.
 struct Checkpoint : TrainerState {
   std::map<std::string, c10::Scalar> scaler;  ///< GradScaler's state; empty if it is off
   std::map<std::string, double> schedule;     ///< state of ReduceLROnPlateau or GreedyLR; empty for the other schedules
-  RunIdentity identity;                       ///< must agree with the run that goes on
+  RunIdentity identity;                       ///< must agree with the run that resumes
   RunIdentity::Values environment;            ///< versions, processor, threads and device of the run that wrote it
   NamedTensors weights;                       ///< float32
   NamedTensors optimizer;                     ///< state by name
   NamedTensors average;                       ///< EMA of the weights; empty without `ema_decay`
   NamedTensors best_adapter;                  ///< trained weights of `best` with LoRA; empty without LoRA
-  std::filesystem::path best_weights;         ///< of a checkpoint that was read: the file of `best`
+  std::filesystem::path best_weights;         ///< after a load: the file of `best`
 };
 
-/// Reads a checkpoint that a training run wrote; tensors are mapped, not to be written to.
-/// @throws c10::ValueError  naming the file that is missing, cut short,
-///   altered or of another format.
+/// Reads a checkpoint of a training run. Its tensors are mapped: do not write to them.
+/// @throws c10::ValueError  naming the file, if it is missing, truncated, altered or of another
+///     format
 Checkpoint load_checkpoint(const std::filesystem::path& checkpoint);
 
-/// The newest checkpoint of `folder` that is intact, if there is one. Damaged ones are passed over;
-/// what was wrong with them is added to `problems`.
-/// @throws c10::ValueError  where one newer than that is not damaged as far as one can see, but cannot be
-///   read: the disk fails, or its format is of another version.
+/// The newest intact checkpoint of `folder`, if there is one. Damaged checkpoints are skipped, and
+/// their errors are added to `problems`.
+/// @throws c10::ValueError  if a newer checkpoint cannot be read although it is not damaged: the
+///     disk fails, or its format belongs to another version
 std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder,
                                                  std::vector<std::string>& problems);
 

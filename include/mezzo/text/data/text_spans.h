@@ -11,13 +11,15 @@
 
 namespace mezzo::text {
 
-/// Rows of texts, or of pairs of texts. Words and other columns live elsewhere.
+/// Rows of texts, or of pairs of texts, with their words and other columns. Owns nothing except
+/// texts.
 struct TextSpans {
-  Texts texts;
-  Texts text_pairs = {};                                 ///< as many, or none where texts stand alone
-  std::span<const std::vector<std::string>> words = {};  ///< of each text; none where they are not wanted
-  std::span<const std::string> others = {};  ///< other columns, as of LabeledRows; none where there are none
+  Texts texts;                                           ///< the text of each row
+  Texts text_pairs = {};                                 ///< the second text of each row; empty for single texts
+  std::span<const std::vector<std::string>> words = {};  ///< of each text; empty unless requested
+  std::span<const std::string> others = {};              ///< other columns, as in LabeledRows; may be empty
 
+  /// `count` rows from `begin` on.
   TextSpans subspan(size_t begin, size_t count) const {
     const auto part = [&](const auto& of_all) { return of_all.empty() ? of_all : of_all.subspan(begin, count); };
     return {texts.subspan(begin, count), text_pairs.subspan(begin, count), part(words), part(others)};

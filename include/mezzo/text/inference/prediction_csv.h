@@ -13,18 +13,18 @@
 
 namespace mezzo::text {
 
-/// Predictions as a CSV table by RFC 4180, in UTF-8 with a byte order mark. Its columns are `text`, `text_pair` of
-/// pairs, the members of a Prediction, `score_NAME` of each label, and the other columns of the data file. Several
-/// labels of a text are separated by '|'. Not thread-safe.
+/// Predictions as a CSV table by RFC 4180, in UTF-8 with a byte order mark. Its columns are `text`,
+/// `text_pair` for pairs, the members of a Prediction, `score_NAME` for each label, and the other
+/// columns of the data file. Several labels of a text are separated by '|'. Not thread-safe.
 class PredictionCsv {
  public:
-  /// @param task  outlives this object
+  /// @param task  must outlive this object
   /// @throws c10::ValueError  for a task that labels words
   explicit PredictionCsv(const Task& task);
 
-  /// The lines of some texts, and the header before the first lines.
-  /// @param outputs  of a Classifier for `rows`, float32 on CPU and finite
-  /// @throws c10::ValueError  for a row with another column than the first row has
+  /// The lines of some texts, with the header before the first lines.
+  /// @param outputs  a Classifier's outputs for `rows`, float32 on CPU and finite
+  /// @throws c10::ValueError  for a row whose columns differ from the first row's
   std::string lines(const TextSpans& rows, const at::Tensor& outputs, const PredictionOptions& options);
 
  private:

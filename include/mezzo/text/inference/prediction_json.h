@@ -14,12 +14,12 @@
 
 namespace mezzo::text {
 
-/// What `mezzo predict` writes of each text: an object of JSON in one line, without its end.
-/// @param rows  the texts.
-/// @param outputs  of a Classifier for them, float32 on CPU and finite.
-/// @param word_ids  as of TokenizedTexts; not read where `task` is of texts.
-/// @param logits  whether the outputs themselves are wanted, too.
-/// @throws c10::ValueError  for options that are none of this task.
+/// The output of `mezzo predict` for each text: a JSON object in one line, without its end.
+/// @param rows  the texts
+/// @param outputs  a Classifier's outputs for `rows`, float32 on CPU and finite
+/// @param word_ids  as in TokenizedTexts; ignored if `task` labels texts
+/// @param logits  whether to add the outputs
+/// @throws c10::ValueError  for options that do not fit this task
 std::vector<std::string> predictions_as_json(const Task& task,
                                              const TextSpans& rows,
                                              const at::Tensor& outputs,

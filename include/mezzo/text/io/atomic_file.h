@@ -12,12 +12,12 @@ namespace mezzo::text {
 
 class ContentHash;
 
-/// A file that appears whole or not at all: written under another name in the same folder, then
-/// renamed over `path` by commit(). Whoever opens `path`, also after a crash or power cut, finds
-/// the old contents or the new ones; a process that has the old file open or mapped keeps it.
+/// A file that is replaced as a whole or not at all. It is written under another name in the same
+/// folder, then commit() renames it to `path`. A reader of `path` finds the old contents or the new
+/// ones, also after a crash or power cut. A process that has the old file open or mapped keeps it.
 ///
 /// `path` may be absent or a regular file; a symbolic link is replaced, not followed. Not
-/// thread-safe. Of two writers of one path, the last to commit wins. All members throw
+/// thread-safe. If two writers write one path, the last commit wins. All members throw
 /// c10::ValueError with the path and the system's reason, such as a full disk.
 ///
 /// @code
@@ -31,16 +31,18 @@ class AtomicFile {
   /// Creates the temporary file. The folder of `path` must exist.
   explicit AtomicFile(std::filesystem::path path);
 
-  /// Without a commit, removes the temporary file and leaves `path` alone.
+  /// Without a commit, removes the temporary file and leaves `path` unchanged.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// Appends bytes.
   void write(const void* data, size_t size);
+  /// Appends bytes.
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
 
-  /// Flushes to the disk, renames, and flushes the folder. Once only, and last.
-  /// @return XXH3 in 128 bits of what was written, as 32 hexadecimal digits.
+  /// Flushes to the disk, renames, and flushes the folder. Call it once, as the last member.
+  /// @return the 128-bit XXH3 of the contents, as 32 hexadecimal digits
   std::string commit();
 
  private:
@@ -52,7 +54,7 @@ class AtomicFile {
   std::unique_ptr<ContentHash> hash_;
 };
 
-/// Whether `file` is a temporary file of `name`: of a writer that is at it, or was killed.
+/// Whether `file` is a temporary file of `name`, from a writer that still writes or was killed.
 bool is_leftover_of(std::string_view name, const std::filesystem::path& file);
 
 /// Writes `contents` to `path` through an AtomicFile. Returns their hash.

@@ -7,11 +7,11 @@
 
 namespace mezzo::text {
 
-/// What an error says to a user: of LibTorch's, without the places in its sources; of the file system's, the path
-/// first.
+/// An error's message for users. Errors of LibTorch lose the places in its sources; errors of the
+/// file system begin with the path.
 std::string message_of(const std::exception& error);
 
-/// Likewise, without a full stop at the end, for a sentence that goes on.
+/// The same without a full stop at the end, to be continued by the caller.
 std::string clause_of(const std::exception& error);
 
 }  // namespace mezzo::text

@@ -10,21 +10,22 @@
 
 namespace mezzo::text {
 
-/// How a ProgressBar shows itself.
+/// The display of a ProgressBar.
 enum class ProgressStyle {
-  kAuto,      ///< kTerminal when the stream is a terminal that can move its cursor, else kLines
+  kAuto,      ///< kTerminal if the stream is a terminal that can move its cursor, else kLines
   kTerminal,  ///< one line, redrawn in place
-  kLines,     ///< a plain line now and then, for log files
-  kQuiet,     ///< nothing at all, print_line() included
+  kLines,     ///< a plain line from time to time, for log files
+  kQuiet,     ///< nothing, also from print_line()
 };
 
 /// Shows the progress of a long task:
 ///
 ///      62% ━━━━━━━━━━━━╸─────── 178/288  1:46 left  loss 0.412  best 0.664  31.2 samples/s  2:52 elapsed
 ///
-/// The line fits any width. The less important pieces are left out first, then the bar, then the others, from the end.
-/// The time left is estimated from ten steps on. On a terminal with a UTF-8 locale the bar is drawn in line glyphs,
-/// else in ASCII. Not thread-safe. Errors of the stream are ignored.
+/// The line fits any width. The less important pieces are omitted first, then the bar, then the
+/// other pieces, from the end. The remaining time is estimated after ten steps. On a terminal with
+/// a UTF-8 locale the bar has line glyphs, else ASCII. Not thread-safe. Errors of the stream are
+/// ignored.
 ///
 /// @code
 /// mezzo::text::ProgressBar progress({.label = "train", .total = steps});
@@ -35,38 +36,39 @@ enum class ProgressStyle {
 /// @endcode
 class ProgressBar {
  public:
+  /// Options of a ProgressBar.
   struct Options {
-    std::string label = {};  ///< in front of the bar
-    int64_t total = 0;       ///< steps in all; 0 if unknown: then no bar and no time left
-    std::string unit = {};   ///< of the steps, shown behind their count: "rows"
-    int64_t initial = 0;     ///< steps done before, by a run this one resumes; kept out of the time left
-    ProgressStyle style = ProgressStyle::kAuto;
-    std::FILE* stream = stderr;       ///< not owned
-    double redraw_seconds = 0.1;      ///< kTerminal: the least time between two redraws
-    double line_seconds = 10;         ///< kLines: the least time between two lines
-    int64_t line_steps = 0;           ///< kLines: when above 0, a line every so many steps instead
-    int width = 0;                    ///< columns; 0 asks the terminal at every redraw
-    std::function<double()> clock{};  ///< seconds, never going back; a steady clock unless given
+    std::string label = {};                      ///< in front of the bar
+    int64_t total = 0;                           ///< number of steps; 0 if unknown: then neither bar nor remaining time
+    std::string unit = {};                       ///< of the steps, shown after their count: "rows"
+    int64_t initial = 0;                         ///< earlier steps of a resumed run; excluded from the estimate of time
+    ProgressStyle style = ProgressStyle::kAuto;  ///< where and how it is drawn
+    std::FILE* stream = stderr;                  ///< not owned
+    double redraw_seconds = 0.1;                 ///< kTerminal: the least time between two redraws
+    double line_seconds = 10;                    ///< kLines: the least time between two lines
+    int64_t line_steps = 0;                      ///< kLines: above 0, steps between two lines, instead of the time
+    int width = 0;                               ///< columns; 0 asks the terminal at every redraw
+    std::function<double()> clock{};             ///< monotonic seconds; default: a steady clock
   };
 
+  /// Draws nothing before the first update().
   explicit ProgressBar(Options options);
 
-  /// Ends the line as it stands, unless finish() was called: after an exception the message gets a
-  /// line of its own.
+  /// Ends the line, unless finish() was called. So the message of an exception starts on a new
+  /// line.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Notes that `step` steps are done. Cheap when nothing is due to be drawn.
+  /// Reports that `step` steps are done. Cheap if no redraw is due.
   /// @param text  further pieces, separated by two spaces, the most important first
   /// @param less  pieces that are less important than the bar
   void update(int64_t step, std::string_view text = {}, std::string_view less = {});
 
-  /// Prints a line of its own above the bar. Control characters are left out.
+  /// Prints a separate line above the bar, without control characters.
   void print_line(std::string_view line);
 
-  /// Shows the last update for good and ends the line. Nothing more may
-  /// follow but another finish().
+  /// Shows the last update and ends the line. Only another finish() may follow.
   void finish();
 
  private:

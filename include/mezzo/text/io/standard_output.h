@@ -6,25 +6,24 @@
 #include <string>
 #include <string_view>
 
-/// stdout, of which nothing is lost in silence: all that mezzo prints there goes through these.
+/// stdout without silent losses: all output of mezzo to stdout uses these functions.
 namespace mezzo::text {
 
-/// Nobody reads stdout any more: it is a pipe whose reader has gone. A program should then
-/// end as filters do, quietly.
+/// The reader of stdout has closed the pipe. A program should then end silently, as filters do.
 struct OutputClosed : std::runtime_error {
   OutputClosed() : std::runtime_error("nobody reads stdout any more") {}
 };
 
 /// Writes all of `text` to stdout, through the buffer of stdio. Not thread-safe.
-/// @throws c10::Error  with the system's reason, also for what an earlier call had left in
-///   the buffer; OutputClosed.
+/// @throws c10::Error  with the system's reason, also for the rest of an earlier call in the buffer
+/// @throws OutputClosed  if the reader has closed the pipe
 void write_stdout(std::string_view text);
 
-/// Writes what is still in the buffer; a program that ends without it loses
-/// that. Throws as write_stdout.
+/// Writes the rest of the buffer; without this call it is lost at the end of a program. Throws as
+/// write_stdout.
 void flush_stdout();
 
-/// `argument` as a shell reads it, for commands that are printed: 'out dir' in quotes, plain names as they are.
+/// `argument` quoted for a shell, for printed commands: 'out dir' gets quotes, plain names do not.
 std::string shell_quoted(const std::string& argument);
 
 }  // namespace mezzo::text

@@ -7,9 +7,9 @@
 
 namespace mezzo::text {
 
-/// The contents of a TOML file, to be parsed.
-/// @throws c10::ValueError  naming the file, where it cannot be read, or has more than 1 MiB or 5,000 dots: a parser
-///   goes as deep as keys have parts.
+/// The contents of a TOML file, for a parser.
+/// @throws c10::ValueError  naming the file, if it cannot be read, or has more than 1 MiB or 5,000
+///     dots: the parser's recursion is as deep as keys have parts
 std::string read_toml_text(const std::filesystem::path& file);
 
 }  // namespace mezzo::text

@@ -8,53 +8,54 @@
 
 namespace mezzo::text {
 
-/// Matrix products in one precision, on the CPU with all threads: operations a second, a multiplication and an addition
-/// being two.
+/// The rate of matrix products in one precision, on the CPU with all threads, in operations per
+/// second. A multiplication and an addition are two operations.
 struct ProductRate {
   std::string precision;  ///< fp32, bf16, fp16, int8
-  double measured = 0;    ///< the best of 1,024 x 768 times 768 x 3,072, as a model's layers have them
-  /// The best rate of its instruction on registers alone; `measured`, if 20 attempts stay below that. 0: it has no
-  /// instruction of its own, or mezzo does not choose the instruction.
+  double measured = 0;    ///< the best of 1,024 x 768 times 768 x 3,072, as in a model's layers
+  /// The best rate of its instruction on registers; `measured`, if 20 attempts stay below it. 0:
+  /// the precision has no instruction, or mezzo does not choose the instruction.
   double peak = 0;
 };
 
-/// What a machine is, as far as training and prediction ask.
+/// The properties of a machine that matter for training and prediction.
 struct Examination {
-  std::string processor;                       ///< its maker's name
-  std::vector<std::string> instructions = {};  ///< that products are made of
-  std::string kernels, best_kernels;           ///< the instruction sets that mezzo's run in, and could run in
-  int num_processors = 0, num_usable = 0, num_threads = 0;
-  double quota = 0;  ///< processors that the container may use on average; 0: no limit
-  /// Of the time of `num_threads` threads that never wait, the share that they compute; other programs and quotas take
+  std::string processor;                       ///< the vendor's name
+  std::vector<std::string> instructions = {};  ///< instruction sets of matrix products
+  std::string kernels, best_kernels;           ///< instruction sets that mezzo's kernels use, and could use
+  int num_processors = 0, num_usable = 0, num_threads = 0;  ///< of the machine, of this process, of LibTorch
+  double quota = 0;  ///< mean number of processors allowed for the container; 0: no limit
+  /// The share of time in which `num_threads` busy threads compute; other programs and quotas take
   /// the rest.
   double processor_share = 1;
-  int64_t memory_bytes = 0, available_bytes = 0, shared_memory_bytes = 0;  ///< the last: all of /dev/shm
-  std::string memory_source;                                               ///< of available_bytes
-  double copied_bytes = 0;                                                 ///< a second, read and written
-  std::vector<ProductRate> products = {};
-  std::string libtorch;  ///< its version
-  bool libtorch_has_cuda = false;
-  bool has_nvidia_driver = false;
-  std::vector<std::string> gpus = {};  ///< as runs name them
-  bool threads_are_set = false;        ///< by OMP_NUM_THREADS or MKL_NUM_THREADS
-  bool is_optimized = true;            ///< this build
+  int64_t memory_bytes = 0, available_bytes = 0, shared_memory_bytes = 0;  ///< total, free, and size of /dev/shm
+  std::string memory_source;                                               ///< source of available_bytes
+  double copied_bytes = 0;                                                 ///< per second, read and written
+  std::vector<ProductRate> products = {};                                  ///< by precision
+  std::string libtorch;                                                    ///< its version
+  bool libtorch_has_cuda = false;                                          ///< whether LibTorch was built with CUDA
+  bool has_nvidia_driver = false;                                          ///< whether an NVIDIA driver is loaded
+  std::vector<std::string> gpus = {};                                      ///< by the names that runs use
+  bool threads_are_set = false;                                            ///< by OMP_NUM_THREADS or MKL_NUM_THREADS
+  bool is_optimized = true;                                                ///< whether this build is optimized
 };
 
 /// A finding about a machine, and what to do about it.
 struct MachineProblem {
-  std::string what, advice;
+  std::string what, advice;  ///< the finding, and the remedy
 };
 
-/// What follows from it.
+/// Recommendations for a machine.
 struct MachineAdvice {
-  std::string precision, reason;              ///< for --precision, of training on the CPU
-  std::string prediction, prediction_reason;  ///< of prediction there
-  std::vector<MachineProblem> problems;
+  std::string precision, reason;              ///< --precision for training on the CPU
+  std::string prediction, prediction_reason;  ///< --precision for prediction on the CPU
+  std::vector<MachineProblem> problems;       ///< the findings
 };
 
-/// Measures this machine, for some two seconds.
+/// Measures this machine, in about two seconds.
 Examination examine();
 
+/// The recommendations for a machine.
 MachineAdvice advice_of(const Examination& machine);
 
 }  // namespace mezzo::text

@@ -13,28 +13,28 @@
 
 namespace mezzo::text {
 
-/// What a `config.json` of model_type "modernbert" says, with the same field names and defaults as
-/// transformers' ModernBertConfig.
+/// The `config.json` of model_type "modernbert", with the field names and defaults of transformers'
+/// ModernBertConfig.
 struct ModernBertConfig : ModelConfig {
   ModernBertConfig();
 
-  std::string hidden_activation = "gelu";  ///< gelu, gelu_new, gelu_pytorch_tanh or relu; so is the next
-  std::string classifier_activation = "gelu";
-  std::string classifier_pooling = "cls";  ///< cls, or mean over the tokens
-  double embedding_dropout = 0;
-  double attention_dropout = 0;  ///< of attention weights, and of what attention adds
-  double mlp_dropout = 0;
-  double classifier_dropout = 0;
-  double norm_eps = 1e-5;
-  double initializer_cutoff_factor = 2;  ///< where normal distributions end, in standard deviations
-  bool norm_bias = false;
-  bool attention_bias = false;
-  bool mlp_bias = false;
-  bool classifier_bias = false;       ///< of the layer before the classifier
-  int64_t local_attention = 128;      ///< width of the window: a token sees half of it to either side
-  std::vector<bool> is_local;         ///< of each layer: layer_types, where "sliding_attention" is local
-  double global_rope_theta = 160000;  ///< rope_parameters.full_attention.rope_theta
-  double local_rope_theta = 10000;
+  std::string hidden_activation = "gelu";      ///< gelu, gelu_new, gelu_pytorch_tanh or relu
+  std::string classifier_activation = "gelu";  ///< gelu, gelu_new, gelu_pytorch_tanh or relu
+  std::string classifier_pooling = "cls";      ///< cls, or mean over the tokens
+  double embedding_dropout = 0;                ///< of the embeddings
+  double attention_dropout = 0;                ///< of attention weights, and of the output of attention
+  double mlp_dropout = 0;                      ///< of the feed-forward layers
+  double classifier_dropout = 0;               ///< before the last layer
+  double norm_eps = 1e-5;                      ///< added to the variance
+  double initializer_cutoff_factor = 2;        ///< truncates normal distributions, in standard deviations
+  bool norm_bias = false;                      ///< whether norms have a bias
+  bool attention_bias = false;                 ///< whether attention's linear layers have a bias
+  bool mlp_bias = false;                       ///< whether feed-forward layers have a bias
+  bool classifier_bias = false;                ///< of the layer before the classifier
+  int64_t local_attention = 128;               ///< width of the window: half of it on each side of a token
+  std::vector<bool> is_local;                  ///< of each layer: "sliding_attention" in layer_types
+  double global_rope_theta = 160000;           ///< rope_parameters.full_attention.rope_theta
+  double local_rope_theta = 10000;             ///< rope_parameters.sliding_attention.rope_theta
 
   std::string_view model_type() const override { return "modernbert"; }
   std::string_view head_prefix() const override { return "classifier"; }
