@@ -15,48 +15,51 @@
 
 namespace mezzo::text {
 
-/// A folder with a trained classifier, and what requests call it.
+/// A folder with a trained classifier, and its name in requests.
 struct ServedModel {
-  std::string name;
-  std::filesystem::path folder;
+  std::string name;              ///< as the field `model` of a request
+  std::filesystem::path folder;  ///< from `mezzo train`
 };
 
+/// Options of a Server.
 struct ServerOptions {
   std::string host = "127.0.0.1";  ///< an address or a name of this machine
-  uint16_t port = 8080;            ///< 0: one that is free
-  std::string token = {};          ///< that requests must bear; empty: none is asked for
-  /// Further names by which clients may call it (Host); "*": any. IP addresses, localhost, this machine's name and
-  /// `host` are allowed.
+  uint16_t port = 8080;            ///< 0: any free port
+  std::string token = {};          ///< bearer token of requests; empty: none is required
+  /// Further names of this server in requests (Host); "*": any. IP addresses, localhost, this
+  /// machine's name and `host` are always allowed.
   std::vector<std::string> allowed_hosts = {};
   int64_t max_body_bytes = int64_t{4} << 20;         ///< of a request
   int64_t max_texts = 1024;                          ///< of a request
   int64_t max_queue = 4096;                          ///< texts that may wait
   std::chrono::seconds timeout{30};                  ///< for a request
-  ClassifierOptions classifier = {};                 ///< of all models; their weights are copied whatever it says
+  ClassifierOptions classifier = {};                 ///< of all models; `is_mapped` is ignored: weights are copied
   std::function<void(const std::string&)> log = {};  ///< takes one line; called from any thread
 };
 
-/// Answers HTTP requests with what models say of texts. See docs/serving.md for the requests and answers.
+/// Answers HTTP requests with predictions of models. See docs/serving.md for requests and answers.
 ///
-/// Requests that wait are packed into batches together, and run by a thread of their own.
+/// Batches queued requests, and runs the batches on a separate thread.
 class Server {
  public:
   /// Loads the models, runs each once, and listens.
-  /// @param models  at least one, of different names.
-  /// @throws c10::ValueError  for a folder that holds no trained classifier, and for a name that is not UTF-8.
-  /// @throws c10::Error  where nothing can listen on the port.
+  /// @param models  at least one, with different names
+  /// @throws c10::ValueError  for a folder without a trained classifier, and for a name that is not
+  ///     UTF-8
+  /// @throws c10::Error  if the port cannot be used
   Server(const std::vector<ServedModel>& models, const ServerOptions& options);
-  /// Stops.
+  /// Stops the server.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// The one it listens on.
+  /// The port of the server.
   uint16_t port() const;
-  /// At a time: as many as files may be open.
+  /// The maximum number of connections at a time, from the limit of open files.
   unsigned most_connections() const;
 
-  /// Takes no more requests, answers those that are there, and returns; thread-safe, and safe to call twice.
+  /// Rejects new requests, answers the accepted requests, and returns. Thread-safe, and safe to
+  /// call twice.
   void stop();
 
  private:

@@ -13,7 +13,8 @@
 
 namespace mezzo::text {
 
-/// What the tasks with named labels share: an output of the model for each, and the options of the loss.
+/// The base of tasks with named labels, with one output of the model per label and the options of
+/// the loss.
 class Classification : public Task {
  public:
   const std::vector<std::string>& label_names() const override { return labels_.names(); }
@@ -27,28 +28,34 @@ class Classification : public Task {
                                         c10::Device device) const override;
 
  protected:
+  /// @param on_unknown_label  see TaskOptions
   Classification(LabelMap labels, MetricChoice metrics, std::string on_unknown_label);
 
-  /// How many texts, or words, have each label: [labels] int64.
+  /// The number of texts, or words, with each label: [labels] int64.
   virtual at::Tensor label_counts(const at::Tensor& targets) const = 0;
-  /// What "balanced" weighs labels by, [labels] float64; inf and 0 mean 1.
+  /// The label weights of "balanced", [labels] float64; inf and 0 mean 1.
   virtual at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const = 0;
+  /// A copy, for with_loss().
   virtual std::shared_ptr<Classification> clone() const = 0;
 
-  /// The scores of labels by name, as `options` wants them.
+  /// The scores of labels by name, selected by `options`.
   /// @param scores  [labels]
   std::vector<std::pair<std::string, double>> scores_by_name(std::span<const double> scores,
                                                              const PredictionOptions& options) const;
 
+  /// The labels, in the order of the outputs.
   const LabelMap& labels() const { return labels_; }
+  /// A sentence for errors: see TaskOptions.
   const std::string& on_unknown_label() const { return on_unknown_label_; }
+  /// The metrics of the task.
   const MetricChoice& metric_choice() const { return metrics_; }
+  /// The options of the loss.
   const LossOptions& loss_options() const { return loss_options_; }
-  /// [labels] float32 on the device of the loss; undefined where all weigh the same.
+  /// [labels] float32 on the device of the loss; undefined if all weights are equal.
   const at::Tensor& class_weights() const { return class_weights_; }
 
  private:
-  /// Of each label, whether a text, or word, has it.
+  /// For each label, whether a text, or word, has it.
   std::vector<bool> has_text(const at::Tensor& targets) const;
 
   LabelMap labels_;

@@ -10,16 +10,18 @@
 
 namespace mezzo::text {
 
-/// A number a text, which the model's one output is to be: mean squared error. Targets are [N] float32.
+/// One number per text, from the model's single output: mean squared error. Targets are [N]
+/// float32.
 class Regression : public Task {
  public:
+  /// Its name in config.json.
   static constexpr std::string_view kProblemType = "regression";
 
-  /// @param metric  that decides which model is the best: mean squared error, where it is empty.
+  /// @param metric  decides which model is the best; empty: mean squared error
   explicit Regression(std::string_view metric = "");
 
   std::string_view problem_type() const override { return kProblemType; }
-  /// As transformers names the one output of a model without names.
+  /// The name of the single output: transformers' default.
   const std::vector<std::string>& label_names() const override { return label_names_; }
   Head head() const override { return {1, RowsPer::kText}; }
   std::string summary() const override { return "one number a text"; }
@@ -30,19 +32,19 @@ class Regression : public Task {
 
   /// @param outputs  [B, 1]
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
-  /// There is no other.
+  /// @throws c10::ValueError  for any option: regression has only this loss
   std::shared_ptr<const Task> with_loss(const LossOptions& options,
                                         const at::Tensor& targets,
                                         c10::Device device) const override;
 
-  /// Mean squared error and Pearson's correlation; among the details Spearman's. Correlations are NaN where targets or
-  /// outputs are all the same.
+  /// Mean squared error and Pearson's correlation; the details are Spearman's correlation.
+  /// Correlations are NaN if all targets or all outputs are equal.
   const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
   std::string why_undefined(const at::Tensor& targets) const override;
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// The number, as "value".
-  /// @throws c10::ValueError  for options: there are no scores.
+  /// @throws c10::ValueError  for options: regression has no scores
   std::vector<Prediction> predictions(const at::Tensor& outputs,
                                       const WordsOfTexts& words,
                                       const PredictionOptions& options) const override;

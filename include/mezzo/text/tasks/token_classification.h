@@ -11,14 +11,15 @@
 
 namespace mezzo::text {
 
-/// A label for each word, which the outputs of its first token tell: softmax and cross entropy. Where labels are O, and
-/// B-, I-, E- or S- before a type, they tell entities.
+/// A label for each word, from the outputs of its first token: softmax and cross entropy. Labels O,
+/// and B-, I-, E- or S- before a type, form entities.
 class TokenClassification : public Classification {
  public:
+  /// Its name in config.json.
   static constexpr std::string_view kProblemType = "token_classification";
 
-  /// @param labels  an output of the model each.
-  /// @param metric  that decides which model is the best: F1 of entities, or accuracy, where it is empty.
+  /// @param labels  one output of the model each
+  /// @param metric  decides which model is the best; empty: F1 of entities, or accuracy
   /// @param on_unknown_label  see TaskOptions
   explicit TokenClassification(LabelMap labels, std::string_view metric = "", std::string on_unknown_label = "");
 
@@ -27,25 +28,26 @@ class TokenClassification : public Classification {
   std::string summary() const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;
-  /// Also that they teach no entities, where that hangs on some labels.
+  /// Also reports if the missing labels prevent entities.
   std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
 
-  /// As of single labels, of words.
+  /// As for single labels, over words.
   /// @param outputs  [T, labels]
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
 
-  /// F1 of entities and accuracy of words; among the details precision and recall of entities, and their F1 as means
-  /// over the types. Of labels that tell no entities accuracy and macro F1 of words, and weighted F1. Words that
-  /// `max_length` cuts off, or that have no token, do not count.
-  /// @see f1_score and classification_report of seqeval (Python); of sklearn.metrics
+  /// F1 of entities and accuracy of words. The details are precision and recall of entities, and
+  /// the macro and weighted F1 over their types. For labels without entities: accuracy, macro F1
+  /// and weighted F1 of words. Truncated words, and words without a token, do not count.
+  /// @see f1_score and classification_report of seqeval and of sklearn.metrics (Python)
   const std::vector<MetricInfo>& metrics() const override { return Classification::metrics(); }
   /// @param outputs  [N, L, labels]
-  /// @param targets  [N, L] int32, as set_targets() makes them.
+  /// @param targets  [N, L] int32, from set_targets()
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
   std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// Words and their labels, null for those that were cut off or have no token; and the entities.
-  /// @throws c10::ValueError  for options: they are of labels of texts.
+  /// Words and their labels, and the entities. The label of a truncated word, or a word without a
+  /// token, is null.
+  /// @throws c10::ValueError  for options, which apply to labels of texts
   std::vector<Prediction> predictions(const at::Tensor& outputs,
                                       const WordsOfTexts& words,
                                       const PredictionOptions& options) const override;

@@ -8,15 +8,16 @@
 
 namespace mezzo::text {
 
-/// A setting by the name of its flag, and its value: "true" or "false" of switches, several of flags for files.
+/// A setting by the name of its flag, and its values: "true" or "false" for switches, several for
+/// files.
 struct RecordedSetting {
-  std::string name;
-  std::vector<std::string> values;
+  std::string name;                 ///< without dashes
+  std::vector<std::string> values;  ///< as text
 };
 
-/// The settings that train again what the run trained that wrote `run_json`: all that are no defaults, but `resume`;
-/// the precision is the one that it came to.
-/// @throws c10::ValueError  where the file is missing or no run.json
+/// The settings to repeat the run that wrote `run_json`: all that differ from the defaults, except
+/// `resume`. The precision is the one that was used.
+/// @throws c10::ValueError  if the file is missing or is not a run.json
 std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_json);
 
 }  // namespace mezzo::text

@@ -18,67 +18,81 @@
 
 namespace mezzo::text {
 
-/// What is known of a field of TrainConfig beside its type and default.
+/// The properties of a field of TrainConfig, in addition to its type and default.
 class Setting {
  public:
-  /// @param group  of `mezzo train --help`
+  /// @param group  heading in `mezzo train --help`
   /// @param name  of the flag and the TOML key: "learning-rate"
+  /// @param help  one line for `--help`
   Setting(std::string_view group, std::string_view name, std::string_view help)
       : group_(group), name_(name), help_(help) {}
 
-  /// What a change of it does to a run that goes on.
+  /// The effect of a change on a resumed run.
   enum class Effect { kNumbers, kNumbersOfMetricSchedules, kNumbersOfPlannedSchedules, kNone };
+  /// Throws c10::ValueError for an invalid value.
   using Check = std::function<void(const std::string& value)>;
 
-  /// What a number may be.
+  /// The smallest allowed number.
   TORCH_ARG(double, least) = -std::numeric_limits<double>::infinity();
+  /// The largest allowed number.
   TORCH_ARG(double, most) = std::numeric_limits<double>::infinity();
-  /// Whether `most` itself is too much.
+  /// Whether `most` is excluded.
   TORCH_ARG(bool, below_most) = false;
-  /// Refuses a name that is none of those it may be.
+  /// Checks a name.
   TORCH_ARG(Check, check);
-  /// The names that the check takes, if they can be counted. Help lists them after the help text.
+  /// The names that the check accepts, if they are finite. Help lists them after the help text.
   TORCH_ARG(std::vector<std::string>, choices) = {};
-  /// The word for the value in help: DIR, N, NAME. Empty: FILE for paths, else by the type of the field.
+  /// The word for the value in help: DIR, N, NAME. Empty: FILE for paths, else by the type of the
+  /// field.
   TORCH_ARG(std::string_view, metavar);
-  /// `mezzo train --help` shows it; `--help-all` shows all settings.
+  /// Whether `mezzo train --help` shows it; `--help-all` shows all settings.
   TORCH_ARG(bool, is_basic) = false;
   /// Help marks it as required; TrainConfig::validate() checks that.
   TORCH_ARG(bool, is_required) = false;
-  /// What to call a field without a value in records …
+  /// The word for a missing value in records …
   TORCH_ARG(std::string_view, none);
-  /// … and whether the command line takes that, too.
+  /// … and whether the command line accepts this word.
   TORCH_ARG(bool, takes_none) = false;
+  /// The effect of a change on a resumed run.
   TORCH_ARG(Effect, effect) = Effect::kNumbers;
-  /// In run.json and the report.
+  /// Whether run.json and the report contain it.
   TORCH_ARG(bool, is_recorded) = true;
 
  public:
-  /// Only these, of which the check tells.
+  /// Accepts only these names.
   Setting& one_of(std::vector<std::string> names);
+  /// Accepts numbers from `low` to `high`.
   Setting& between(double low, double high) { return least(low).most(high); }
+  /// A resumed run may change it.
   Setting& changes_no_numbers() { return effect(Effect::kNone); }
+  /// `mezzo train --help` shows it.
   Setting& basic() { return is_basic(true); }
+  /// The command line must set it.
   Setting& required() { return basic().is_required(true); }
 
+  /// Heading in `mezzo train --help`.
   std::string_view group() const { return group_; }
+  /// Name of the flag and the TOML key.
   std::string_view name() const { return name_; }
+  /// Line for `--help`.
   std::string_view help() const { return help_; }
 
  private:
   std::string_view group_, name_, help_;
 };
 
-/// For Setting::check; they guess what was meant.
+/// The names that check_task() accepts. The checks below are for Setting::check; their errors name
+/// the most similar valid name.
 std::vector<std::string> task_names();
-void check_task(const std::string& problem_type);  ///< or nothing
-void check_batching(const std::string& name);
-void check_class_weights(const std::string& text);  ///< or nothing
-void check_freeze(const std::string& text);         ///< or nothing
-void check_loss_scale(const std::string& text);
-void check_schedule_name(const std::string& name);
+void check_task(const std::string& problem_type);   ///< empty is allowed
+void check_batching(const std::string& name);       ///< a name of Batching
+void check_class_weights(const std::string& text);  ///< empty is allowed
+void check_freeze(const std::string& text);         ///< empty is allowed
+void check_loss_scale(const std::string& text);     ///< see TrainConfig::loss_scale
+void check_schedule_name(const std::string& name);  ///< see lr_schedule_names()
 
-/// The part of visit_settings() that is about the columns of data files, for commands other than `mezzo train`.
+/// The part of visit_settings() for the columns of data files, for commands other than `mezzo
+/// train`.
 template <class Columns, class Visit>
 void visit_columns(Columns& columns, Visit&& visit) {
   constexpr std::string_view kData = "Data";
@@ -115,9 +129,9 @@ void visit_columns(Columns& columns, Visit&& visit) {
         columns.no_header);
 }
 
-/// Calls `visit(const Setting&, field)` for every field: the one place where a setting is declared,
-/// its default and meaning in C++ apart, which stand in TrainConfig. Flags, TOML keys, checks,
-/// run.json and what resuming compares follow.
+/// Calls `visit(const Setting&, field)` for every field. Each setting is declared only here, except
+/// its C++ default and meaning, which are in TrainConfig. Flags, TOML keys, checks, run.json and
+/// the comparison of a resumed run follow from it.
 template <class Config, class Visit>
 void visit_settings(Config& config, Visit&& visit) {
   // Products of what is counted must stay far from the largest number there is, so that none turns negative.

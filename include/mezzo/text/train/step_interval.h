@@ -8,7 +8,8 @@
 
 namespace mezzo::text {
 
-/// How often a run does something: after every N optimizer steps, or after each share of an epoch. Default: never.
+/// The interval between actions of a run: N optimizer steps, or a share of an epoch. Default:
+/// never.
 class StepInterval {
  public:
   constexpr StepInterval() = default;
@@ -21,13 +22,15 @@ class StepInterval {
   /// @param flag  for the message: "--eval-every"
   /// @throws c10::ValueError  for another text
   static StepInterval parse(std::string_view flag, const std::string& text);
-  /// What parse() reads.
+  /// The text that parse() reads.
   std::string text() const;
 
+  /// Whether the interval is infinite.
   bool is_never() const { return steps_ == 0 && share_ == 0; }
-  /// At least 1, rounded up; 0 for never.
+  /// The interval in steps: at least 1, rounded up; 0 for never.
   int64_t in_steps(int64_t steps_per_epoch) const;
 
+  /// Equal intervals.
   bool operator==(const StepInterval&) const = default;
 
  private:
@@ -37,7 +40,7 @@ class StepInterval {
   double share_ = 0;  // of an epoch
 };
 
-/// The default between evaluations: about 50 steps, at least one evaluation and at most ten an epoch.
+/// The default between evaluations: about 50 steps, with one to ten evaluations per epoch.
 StepInterval default_eval_interval(int64_t steps_per_epoch);
 
 }  // namespace mezzo::text

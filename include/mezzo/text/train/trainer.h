@@ -11,36 +11,37 @@
 
 namespace mezzo::text {
 
-/// What a run came to.
+/// The result of a run.
 struct TrainResult {
-  bool finished = false;                 ///< false: stopped on request; unless it was a dry run, a checkpoint is saved
-  bool paused = false;                   ///< not finished, since `pause_at` was reached
-  bool saves_failed = false;             ///< a checkpoint in between could not be written
+  bool finished = false;                 ///< false: stopped on request, with a checkpoint unless it was a dry run
+  bool paused = false;                   ///< not finished, because `pause_at` was reached
+  bool saves_failed = false;             ///< an intermediate checkpoint could not be written
   int64_t steps = 0;                     ///< optimizer steps done
-  std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both, or already finished
+  std::optional<Evaluation> evaluation;  ///< on test, else on dev; nullopt without both, or if already finished
 };
 
-/// Fine-tunes a model as `config` says, and leaves in `config.output`: the best model on dev (or
-/// the last, without dev rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
-/// tensorboard/ and checkpoints/. The same config gives the same weights on the same machine, also
-/// when the run was stopped and resumed in between; on a CUDA device LibTorch's deterministic
-/// kernels are switched on for that while it runs, with CUBLAS_WORKSPACE_CONFIG, unless set. With
-/// `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it
-/// forgets, and leaves `config.output` as it is.
+/// Fine-tunes a model with the settings of `config`. Leaves in `config.output` the best model on
+/// dev (or the last, without dev rows) as a Hugging Face folder. Also leaves metrics.jsonl,
+/// report.html, run.json, tensorboard/ and checkpoints/.
 ///
-/// With `config.resume` "auto" a run that has finished with at least as many steps is left as it is; the result says
-/// finished. The settings that a checkpoint must agree with, training, dev and test data and `calibrate` must be the
-/// same.
+/// The same config gives the same weights on the same machine, also if the run was stopped and
+/// resumed. On a CUDA device, it therefore enables LibTorch's deterministic kernels while it runs,
+/// and sets CUBLAS_WORKSPACE_CONFIG if it is unset.
 ///
-/// Called on every rank of `group` with the same config, a batch is `batch_size` texts of each
+/// With `config.dry_run`, prints the plan and its costs, after a few steps on trial, and leaves
+/// `config.output` unchanged. With `config.resume` "auto", a finished run with at least the same
+/// number of steps is left unchanged, and the result has `finished`. The settings of the
+/// checkpoint, training, dev and test data and `calibrate` must be equal.
+///
+/// With `group`, every rank calls it with the same config. A batch is `batch_size` texts of each
 /// rank, gradients are averaged over all texts, and every rank ends with the same weights. Rank 0
-/// writes and prints. Several hosts resume from an `output` that all of them see.
-/// @param stop_requested  asked after every step and during evaluation; once true, on any rank, a
-///     checkpoint is saved and the run ends. First asked when all is read and checked, and nothing
-///     written yet: until then, the process may as well be ended.
+/// writes and prints. To resume on several hosts, all hosts must see `output`.
+/// @param stop_requested  Called after every step and during evaluation. When it is true on any
+///     rank, a checkpoint is saved and the run ends. The first call is after all input is read and
+///     checked, before any output. Until then, the process may simply be ended.
 /// @param group  nullptr: one process
-/// @throws c10::ValueError  for settings or files that are wrong, before anything is written;
-///     c10::Error when the run fails
+/// @throws c10::ValueError  for wrong settings or files, before any output
+/// @throws c10::Error  if the run fails
 TrainResult train(const TrainConfig& config,
                   const std::function<bool()>& stop_requested,
                   distributed::ProcessGroup* group = nullptr);
