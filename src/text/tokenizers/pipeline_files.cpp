@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "text/io/json.h"
 #include "text/tokenizers/class_document.h"
@@ -59,8 +61,7 @@ GivenFiles read_sentencepiece_file(const fs::path& path, const std::string& name
 
 /// Refuses a tokenizer.json with a part that the class does not make: the class takes only the vocabulary of the file.
 void check_is_of_class(const JsonField& root, const std::string& name) {
-  const auto check = [&](std::string_view part, const std::string& type,
-                         std::initializer_list<std::string_view> types) {
+  const auto check = [&](std::string_view part, const std::string& type, const std::vector<std::string_view>& types) {
     TORCH_CHECK_VALUE(std::ranges::find(types, type) != types.end(), root.file(), ": its ", part, " is ",
                       type.empty() ? "nothing" : quoted_json(type), ", and the class ", name, " needs a ",
                       fmt::format("{}", fmt::join(types, " or ")), part == "model" ? " model" : "",
