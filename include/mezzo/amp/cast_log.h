@@ -36,13 +36,14 @@ class CastLog {
  public:
   /// Equal casts, counted.
   struct Entry {
-    std::string op;            ///< "aten::linear", or the name of a wrapped function
-    CastPolicy policy;         ///< the line that asked for the cast
-    c10::ScalarType from, to;  ///< dtypes before and after the cast
-    std::string module;        ///< the ModuleScope path; empty if unknown
-    int64_t count = 0;         ///< tensors converted
-    int64_t bytes = 0;         ///< memory of the converted copies; 0 if the op converts on the fly (softmax, sum, norm)
-    int64_t cached = 0;        ///< further uses of a kept copy
+    std::string op;        ///< "aten::linear", or the name of a wrapped function
+    CastPolicy policy;     ///< the line that asked for the cast
+    c10::ScalarType from;  ///< dtype before the cast
+    c10::ScalarType to;    ///< dtype after the cast
+    std::string module;    ///< the ModuleScope path; empty if unknown
+    int64_t count = 0;     ///< tensors converted
+    int64_t bytes = 0;     ///< memory of the converted copies; 0 if the op converts on the fly (softmax, sum, norm)
+    int64_t cached = 0;    ///< further uses of a kept copy
   };
 
   CastLog() = default;

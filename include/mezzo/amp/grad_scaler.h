@@ -253,6 +253,11 @@ class GradScaler {
     });
   }
 
+  /// After `step`, allows another `step` of this optimizer before `update`: for callers that update
+  /// the parameters themselves after `step`, if that update failed. Gradients stay as `step` left
+  /// them.
+  void undo_step(const torch::optim::Optimizer& optimizer);
+
   /// Ends the iteration: backs off or grows by the overflows found since the last `update`, and
   /// resets the stage of every optimizer. Never syncs if the scale and the gradients are on one
   /// device.
@@ -308,6 +313,7 @@ class GradScaler {
   struct OptimizerState {
     Stage stage = Stage::kReady;
     at::Tensor found_inf;  // 0 or 1, on the scale's device; undefined: nothing checked
+    Stage stage_before_step = Stage::kReady;
   };
 
   using Optimizer = torch::optim::Optimizer;

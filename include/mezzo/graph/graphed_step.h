@@ -86,7 +86,8 @@ struct GraphedStepCounts {
 /// * It may call collectives of mezzo::distributed, with DistributedDataParallel, its hooks and
 ///   ZeroRedundancyOptimizer. Collectives of NCCL become part of the graph. Collectives of a
 ///   backend on the host are called between two graphs in each replay. The first two steps of a
-///   DistributedDataParallel are not recorded, and the first does not count as warm-up.
+///   DistributedDataParallel are not recorded, and the first does not count as warm-up. Recording and
+///   replaying throw an error within its `join`.
 ///
 /// Recording throws an error if the step waits, reads, replaces a tensor for the next call, or does
 /// work that graphs cannot hold.

@@ -151,9 +151,12 @@ class ReduceLROnPlateau {
  protected:
   /// Counters and the best metric.
   struct State {
-    double best;                                                ///< best metric so far
-    int64_t bad = 0, good = 0;                                  ///< metrics in a row without, and with, improvement
-    int64_t cooldown_left = 0, warmup_left = 0, resets_in = 0;  ///< metrics until each period ends
+    double best;                ///< best metric so far
+    int64_t bad = 0;            ///< metrics in a row without improvement
+    int64_t good = 0;           ///< metrics in a row with improvement
+    int64_t cooldown_left = 0;  ///< metrics to ignore after a fall
+    int64_t warmup_left = 0;    ///< metrics to ignore after a rise
+    int64_t resets_in = 0;      ///< falls at `min_lr` until a reset
   };
   /// The worst possible metric in this mode.
   double worst() const;

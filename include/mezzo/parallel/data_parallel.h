@@ -159,8 +159,8 @@ class DataParallel : public detail::DataParallelBase {
     return *std::move(outputs[0]);
   }
 
-  template <TensorStructure... Args>
   /// The same as `forward`.
+  template <TensorStructure... Args>
   auto operator()(const Args&... args) {
     return forward(args...);
   }
@@ -178,9 +178,9 @@ class DataParallel : public detail::DataParallelBase {
   std::shared_ptr<Module> module_;
 };
 
+/// Deduces the module's class from a module holder.
 template <class Holder, class... Rest>
   requires requires { typename Holder::ContainedType; }
-/// Deduces the module's class from a module holder.
 DataParallel(const Holder&, const Rest&...) -> DataParallel<typename Holder::ContainedType>;
 
 }  // namespace mezzo

@@ -194,8 +194,8 @@ class DistributedDataParallel : public DistributedDataParallelBase {
     return *std::move(output);
   }
 
-  template <class... Args>
   /// The same as `forward`.
+  template <class... Args>
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }

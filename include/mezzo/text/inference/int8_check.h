@@ -12,7 +12,8 @@ namespace mezzo::text {
 /// A comparison of a model in int8 and float32 on labelled texts, stored in FOLDER/int8.json.
 struct Int8Check {
   std::string metric;                       ///< by name: "accuracy"
-  double in_float32 = 0, in_int8 = 0;       ///< values of the metric
+  double in_float32 = 0;                    ///< value of the metric in float32
+  double in_int8 = 0;                       ///< value of the metric in int8
   int64_t texts = 0;                        ///< number of texts
   std::optional<double> same_answers = {};  ///< share of texts with the same labels; nullopt for numbers
   bool is_accepted = true;                  ///< whether int8 fulfils the user's condition

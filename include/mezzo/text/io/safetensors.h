@@ -15,10 +15,12 @@
 
 namespace mezzo::text {
 
-/// File names in a model's folder: all weights, the index of several weight files, an adapter's
-/// weights.
-inline constexpr const char *kWeightsFile = "model.safetensors", *kWeightsIndexFile = "model.safetensors.index.json",
-                            *kAdapterWeightsFile = "adapter_model.safetensors";
+/// The file of a model's weights in its folder.
+inline constexpr const char* kWeightsFile = "model.safetensors";
+/// The index of several weight files.
+inline constexpr const char* kWeightsIndexFile = "model.safetensors.index.json";
+/// The file of a LoRA adapter's weights.
+inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 
 /// Tensors with names, in order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

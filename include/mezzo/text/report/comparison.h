@@ -50,7 +50,9 @@ std::vector<ComparedValues> differing_environments(std::span<const ComparedRun> 
 
 /// A number, and its 95 % bootstrap interval.
 struct Interval {
-  double value = 0, low = 0, high = 0;  ///< the number, and the ends of the interval
+  double value = 0;  ///< the number
+  double low = 0;    ///< lower end of the interval
+  double high = 0;   ///< upper end of the interval
 };
 
 /// A comparison of two models, by the first of the task's metrics.
@@ -63,7 +65,8 @@ struct PairedTest {
 struct TestedRuns {
   std::string of = {};                                ///< file name of the texts
   std::string precision = {};                         ///< of the models
-  int64_t num_texts = 0, resamples = 0;               ///< number of texts, and of resamples
+  int64_t num_texts = 0;                              ///< number of texts
+  int64_t resamples = 0;                              ///< number of resamples
   std::vector<MetricInfo> metrics = {};               ///< of the task
   std::vector<std::vector<Interval>> intervals = {};  ///< of each model, by metric
   std::vector<PairedTest> differences = {};           ///< between each later model and the first

@@ -16,10 +16,13 @@ namespace mezzo::text {
 
 /// A text, or a word with its context, whose label or labels were predicted wrongly.
 struct MisreadText {
-  std::string text, label, predicted;   ///< the text or word, its label, and the prediction
-  double score = 0;                     ///< as in Mistake
-  std::string before = "", after = "";  ///< context of a word
-  std::string place = "";               ///< "file:line"; empty if unknown
+  std::string text;         ///< the text or word
+  std::string label;        ///< its label or labels
+  std::string predicted;    ///< the predicted label or labels
+  double score = 0;         ///< as in Mistake
+  std::string before = "";  ///< context before a word
+  std::string after = "";   ///< context after a word
+  std::string place = "";   ///< "file:line"; empty if unknown
 };
 
 /// The contents of a report. All members except the records may be empty; their part of the page is

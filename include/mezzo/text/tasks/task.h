@@ -26,10 +26,11 @@ namespace mezzo::text {
 
 /// A text, or word, whose label or labels were predicted wrongly.
 struct Mistake {
-  int64_t row = 0;               ///< number of the text, from 0
-  std::string label, predicted;  ///< several are separated by |
-  double score = 0;              ///< of the prediction; with several labels, of the most confident wrong decision
-  int64_t token = -1;            ///< first token of the word, with one row per token
+  int64_t row = 0;        ///< number of the text, from 0
+  std::string label;      ///< several are separated by |
+  std::string predicted;  ///< several are separated by |
+  double score = 0;       ///< of the prediction; with several labels, of the most confident wrong decision
+  int64_t token = -1;     ///< first token of the word, with one row per token
 };
 
 /// The result of an evaluation.
@@ -80,10 +81,11 @@ class MetricChoice {
 
 /// Words of a text that form an entity, in the format of transformers' pipeline.
 struct EntityPrediction {
-  std::string entity_group;    ///< "PER"
-  double score = 0;            ///< mean over its words
-  std::string word;            ///< its part of the text
-  int64_t start = 0, end = 0;  ///< its place in the text, in code points
+  std::string entity_group;  ///< "PER"
+  double score = 0;          ///< mean over its words
+  std::string word;          ///< its part of the text
+  int64_t start = 0;         ///< its start in the text, in code points
+  int64_t end = 0;           ///< its end in the text, in code points
 
   /// All members are equal.
   bool operator==(const EntityPrediction&) const = default;

@@ -18,7 +18,8 @@ namespace mezzo::text {
 struct SearchedSetting {
   std::string name;                      ///< of the flag: "learning-rate"
   std::vector<std::string> values = {};  ///< values to choose from
-  double low = 0, high = 0;              ///< limits of a number
+  double low = 0;                        ///< smallest number
+  double high = 0;                       ///< largest number
   bool is_log = false;                   ///< uniform in the logarithm; `low` is above 0
   bool is_whole = false;                 ///< whole numbers only
 
