@@ -18,9 +18,9 @@ namespace {
 
 c10::DeviceType checked_device_type(c10::Device device) {
   const auto device_type = device.type();
-  TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "AutocastGuard: device type ",
+  TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "autocast: device type ",
                     c10::DeviceTypeName(device_type, /*lower_case=*/true),
-                    " has no autocast. Pass the device type that the model's tensors live on, such as kCPU or kCUDA.");
+                    " has no autocast. Pass the device type that the model's tensors live on, such as cpu or cuda.");
   return device_type;
 }
 
@@ -29,7 +29,7 @@ void check_has_kernels(c10::DeviceType device_type) {
   static std::array<std::atomic<bool>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> has_kernels{};
   auto& known = has_kernels[static_cast<size_t>(device_type)];
   TORCH_CHECK_VALUE(
-      known || !autocast_ops(device_type).empty(), "AutocastGuard: no op has an autocast kernel for device type ",
+      known || !autocast_ops(device_type).empty(), "autocast: no op has an autocast kernel for device type ",
       c10::DeviceTypeName(device_type, /*lower_case=*/true),
       ", so autocast would change nothing. Load the library of that backend first, or pass an op policy.");
   known = true;
@@ -40,9 +40,8 @@ detail::AutocastSetting checked_setting(c10::DeviceType device_type, c10::Scalar
   if (dtype == at::kFloat && !enabled) {
     dtype = at::autocast::get_autocast_dtype(device_type);
   } else {
-    TORCH_CHECK_VALUE(is_half(dtype), "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
-                      ". For a full-precision scope, pass kFloat with /*enabled=*/false, or use "
-                      "AutocastGuard::disabled(device).");
+    TORCH_CHECK_VALUE(is_half(dtype), "autocast: dtype must be float16 or bfloat16, got ", dtype_name(dtype),
+                      ". For a full-precision scope, set the option enabled to false.");
   }
   return {dtype, enabled};
 }
@@ -73,7 +72,7 @@ AutocastGuard::AutocastGuard(c10::Device device,
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
   if (setting.enabled && device_type_ == at::kCUDA && !at::hasCUDA()) {
     TORCH_WARN_ONCE(
-        "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
+        "autocast: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
   }
   if (setting.enabled && !has_policy) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/device_scalars.h"
+#include "kernels/dtypes.h"
 #include "memory/recording_scope.h"
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/optim/detail/amp_scaling_optimizer.h"
@@ -36,13 +37,13 @@ void check_gradient(const torch::optim::Optimizer& optimizer,
   const auto dtype = gradient.scalar_type();
   if (!at::isFloatingType(dtype) || (dtype == at::kHalf && !half_allowed)) {
     const auto who = c10::str(detail::parameter_name(optimizer, index), " of ", detail::name_of(optimizer));
-    TORCH_CHECK_VALUE(dtype == at::kHalf, "GradScaler: ", who, " has a gradient of dtype ", dtype, " and shape ",
-                      gradient.sizes(),
+    TORCH_CHECK_VALUE(dtype == at::kHalf, "GradScaler: ", who, " has a gradient of dtype ", dtype_name(dtype),
+                      " and shape ", gradient.sizes(),
                       "; only floating-point gradients can be unscaled. Give that parameter an optimizer that the "
                       "scaler does not see.");
     TORCH_CHECK_VALUE(false, "GradScaler: ", who, " has a float16 gradient of shape ", gradient.sizes(),
                       ", too coarse to be unscaled in place. Keep parameters in float32 and run forward under "
-                      "AutocastGuard, or use one of mezzo's optimizers with MasterWeights.");
+                      "autocast, or use one of mezzo's optimizers with MasterWeights.");
   }
 }
 
@@ -188,7 +189,7 @@ void GradScaler::check_has_gradients(const Optimizer& optimizer, const at::Tenso
   TORCH_CHECK(false, "GradScaler: no gradient of ", detail::name_of(optimizer), " was checked: none of its ",
               detail::num_parameters(optimizer),
               " parameters had one. Run backward on scaler.scale(loss) before unscale_() or step(), or set "
-              "GradScalerOptions().allow_no_gradients(true) to pass over such optimizers.");
+              "the option allow_no_gradients to pass over such optimizers.");
 }
 
 GradScaler::OptimizerState GradScaler::state_of(const Optimizer& optimizer) const {
@@ -281,9 +282,17 @@ StepResult GradScaler::finish(Optimizer& optimizer,
       check_not_stuck(optimizer, found_inf);
     }
     note_skip(found_inf, stepped);
-    optimizer_states_[&optimizer] = {Stage::kStepped, found_inf};
+    OptimizerState& state = optimizer_states_[&optimizer];
+    state = {Stage::kStepped, found_inf, state.stage};
   }
   return StepResult(stepped, std::move(found_inf), std::move(loss));
+}
+
+void GradScaler::undo_step(const Optimizer& optimizer) {
+  const auto found = optimizer_states_.find(&optimizer);
+  if (found != optimizer_states_.end() && found->second.stage == Stage::kStepped) {
+    found->second.stage = found->second.stage_before_step;
+  }
 }
 
 void GradScaler::update() {
@@ -317,7 +326,7 @@ void GradScaler::note_skip(const at::Tensor& found_inf, std::optional<bool> step
                get_scale(),
                ". Two causes are usual. Gradients are not zeroed after a skipped step, so that inf or "
                "NaN stays in them: call zero_grad() in every iteration. Or the loss or a weight is NaN: find the op "
-               "with FiniteTracer. GradScalerOptions().max_consecutive_skips turns such a run into an error.");
+               "with FiniteTracer. The option max_consecutive_skips turns such a run into an error.");
   }
 }
 

@@ -18,7 +18,8 @@ namespace {
 
 void check_parameter(const NamedParameter& parameter) {
   const auto& [name, tensor, half_copy, norm] = parameter;
-  TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat, "MasterWeights: parameter ", name, " is ", tensor.scalar_type(),
+  TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat, "MasterWeights: parameter ", name, " is ",
+                    dtype_name(tensor.scalar_type()),
                     "; masters are made from float32 weights, before the model is cast");
   TORCH_CHECK_VALUE(!tensor.grad().defined(), "MasterWeights: parameter ", name,
                     " has a gradient already, of another dtype than its half copy; construct before the first backward "
@@ -46,7 +47,7 @@ class Rounding {
     for (size_t i = 0; i < checked_.size(); ++i) {
       const auto& [name, values] = checked_[i];
       TORCH_CHECK_VALUE(!lost.const_data_ptr<bool>()[i], "MasterWeights: parameter ", name, " has values up to ",
-                        values.detach().abs().max().item<float>(), ", which overflow ", dtype_,
+                        values.detach().abs().max().item<float>(), ", which overflow ", dtype_name(dtype_),
                         "; keep this parameter in float32, or use bfloat16");
     }
   }
@@ -61,7 +62,7 @@ class Rounding {
 
 MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options)
     : dtype_(dtype) {
-  TORCH_CHECK_VALUE(is_half(dtype), "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
+  TORCH_CHECK_VALUE(is_half(dtype), "MasterWeights: dtype must be float16 or bfloat16, got ", dtype_name(dtype));
   const at::NoGradGuard no_grad;
   std::vector<size_t> rounded;  // of weights_
   std::vector<at::Tensor> values;
@@ -160,9 +161,9 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
     TORCH_CHECK_VALUE(entry != state.end(), "MasterWeights: the state to load has no entry ", weight.name);
     const at::Tensor& values = entry->second;
     TORCH_CHECK_VALUE(values.scalar_type() == at::kFloat && values.sizes() == weight.tensor.sizes(),
-                      "MasterWeights: entry ", weight.name, " of the state to load is ", values.scalar_type(),
-                      " of shape ", values.sizes(), ", expected Float of shape ", weight.tensor.sizes(),
-                      "; load a state saved from masters, or a float32 model");
+                      "MasterWeights: entry ", weight.name, " of the state to load is ",
+                      dtype_name(values.scalar_type()), " of shape ", values.sizes(), ", expected float32 of shape ",
+                      weight.tensor.sizes(), "; load a state saved from masters, or a float32 model");
     if (weight.half_copy.defined()) {
       rounding.add(weight.name, values, values.detach().to(dtype_));
     }

@@ -64,9 +64,10 @@ std::string overloads_of(const std::string& full) {
 
 c10::OperatorHandle existing_op(const std::string& full) {
   const auto op = find_op(full);
-  TORCH_CHECK_VALUE(op, "OpPolicy: there is no op ", full, overloads_of(full),
-                    ". Name one as the dispatcher spells it, load the library that defines it, or wrap the function by "
-                    "autocast_function first.");
+  TORCH_CHECK_VALUE(
+      op, "OpPolicy: there is no op ", full, overloads_of(full),
+      ". Name one as the dispatcher spells it, or load the library that defines it. A C++ function becomes an "
+      "op by autocast_function.");
   return *op;
 }
 
@@ -119,13 +120,13 @@ OpPolicyEntryPoint entry_point(const c10::OperatorHandle& op, CastPolicy policy)
   if (policy == CastPolicy::kFloat32SetOptDtype) {
     entry.dtype_argument = optional_dtype_argument(schema);
     TORCH_CHECK_VALUE(entry.dtype_argument, "OpPolicy: ", entry.op, " has no optional dtype argument, which policy ",
-                      to_string(policy), " sets. Use kFloat32.");
+                      to_string(policy), " sets. Use the policy fp32.");
   }
   if (policy == CastPolicy::kFloat32AppendDtype) {
     entry.with_dtype = overload_with_dtype(schema);
     TORCH_CHECK_VALUE(entry.with_dtype, "OpPolicy: ", entry.op,
                       " has no overload with one more argument, dtype, which policy ", to_string(policy),
-                      " calls. Use kFloat32.");
+                      " calls. Use the policy fp32.");
   }
   return entry;
 }
@@ -187,7 +188,7 @@ std::shared_ptr<const OpPolicyTable> built_in_table(c10::DeviceType device_type)
 void check_function_policy(std::string_view name, CastPolicy policy) {
   TORCH_CHECK_VALUE(policy != CastPolicy::kFloat32SetOptDtype && policy != CastPolicy::kFloat32AppendDtype,
                     "OpPolicy: ", to_string(policy), " is for ops with a dtype argument, and ", name,
-                    " is a function. Use kFloat32.");
+                    " is a function. Use the policy fp32.");
 }
 
 void register_function_name(const std::string& name) {

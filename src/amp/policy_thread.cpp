@@ -17,7 +17,7 @@ thread_local PolicyThread this_thread;
 torch::Library* register_policy_kernel() {
   kernels::library();  // tells of a second copy of mezzo
   TORCH_CHECK(!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kPolicyKey),
-              "AutocastGuard: op policies and logs need the dispatch key ", kPolicyKey,
+              "autocast: op policies and logs need the dispatch key ", kPolicyKey,
               ", which another library in this process has taken (torchdistx uses it). Use one of the two.");
   auto* library = new torch::Library(torch::Library::IMPL, "_", kPolicyKey, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&call_by_policy>());

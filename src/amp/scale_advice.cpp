@@ -22,6 +22,7 @@
 
 #include "amp/text_table.h"
 #include "kernels/device_scalars.h"
+#include "kernels/dtypes.h"
 #include "memory/device_copy.h"
 
 namespace mezzo {
@@ -115,8 +116,8 @@ double GradientExponents::headroom(double scale) const {
 }
 
 std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedGradients>& groups, double scale) {
-  TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0, "count_gradient_exponents: scale must be positive and finite, ",
-                    "got ", scale, ".");
+  TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0, "the scale of gradients must be positive and finite, ", "got ",
+                    scale, ".");
   const c10::NoGradGuard no_grad;
   std::vector<GradientExponents> result;
   std::vector<at::Tensor> rows;
@@ -127,8 +128,9 @@ std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedG
       if (!gradient.defined()) {
         continue;
       }
-      TORCH_CHECK_VALUE(gradient.is_floating_point(), "count_gradient_exponents: group ", group.name,
-                        " has a gradient of dtype ", gradient.scalar_type(), "; only floating ones have exponents.");
+      TORCH_CHECK_VALUE(gradient.is_floating_point(), "gradient exponents: group ", group.name,
+                        " has a gradient of dtype ", dtype_name(gradient.scalar_type()),
+                        "; only floating ones have exponents.");
       const auto row = histogram(gradient, scale);
       rows.push_back(rows.empty() ? row : copy_to(row, rows.front().device()));
       group_of_row.push_back(result.size() - 1);

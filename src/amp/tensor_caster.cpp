@@ -76,7 +76,7 @@ at::ScalarType TensorCaster::promoted(at::ScalarType so_far, const at::Tensor& t
   const auto dtype = tensor.scalar_type();
   TORCH_CHECK(dtype == at::kFloat || dtype == low_, "autocast: ", op_, " got a ", dtype_name(dtype),
               " tensor in a region of ", dtype_name(low_),
-              ", and the two have no common dtype but float32. Cast one of them, or set this op's policy to kFloat32.");
+              ", and the two have no common dtype but float32. Cast one of them, or set this op's policy to fp32.");
   return dtype;
 }
 
@@ -84,7 +84,7 @@ void TensorCaster::refuse() const {
   TORCH_CHECK(false, "autocast: ", op_, " is banned by the op policy in force. Use its form that is safe in ",
               dtype_name(low_),
               " (for binary_cross_entropy: binary_cross_entropy_with_logits), or run it on float32 "
-              "tensors in a region with enabled(false).");
+              "tensors with autocast disabled.");
 }
 
 void TensorCaster::log(at::ScalarType from, const at::Tensor& result, bool from_cache) const {

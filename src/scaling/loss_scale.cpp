@@ -27,13 +27,13 @@ void check_growth_factor(double growth_factor) {
 void check_backoff_factor(double backoff_factor) {
   TORCH_CHECK_VALUE(backoff_factor > 0.0 && backoff_factor < 1.0,
                     "GradScaler: backoff_factor must be between 0 and 1, got ", backoff_factor,
-                    ". For a scale that stays as it is, use GradScalerOptions().static_scale(true).");
+                    ". For a scale that stays as it is, set the option static_scale.");
 }
 
 void check_growth_interval(int64_t growth_interval) {
   TORCH_CHECK_VALUE(growth_interval >= 1 && growth_interval <= kMostCounted,
                     "GradScaler: growth_interval must be between 1 and ", kMostCounted, ", got ", growth_interval,
-                    ". For a scale that stays as it is, use GradScalerOptions().static_scale(true).");
+                    ". For a scale that stays as it is, set the option static_scale.");
 }
 
 void check_hysteresis(const LossScaleRules& rules) {

@@ -146,8 +146,8 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
     FAIL() << "float32 accepted";
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "AutocastGuard: dtype must be kHalf or kBFloat16, got Float. For a full-precision scope, pass kFloat "
-                 "with /*enabled=*/false, or use AutocastGuard::disabled(device).");
+                 "autocast: dtype must be float16 or bfloat16, got float32. For a full-precision scope, set the option "
+                 "enabled to false.");
   }
   EXPECT_THROW(AutocastGuard autocast(torch::kCPU, torch::kDouble, /*enabled=*/false), c10::ValueError);
   try {
@@ -161,7 +161,7 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
     FAIL() << "hpu accepted";
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "AutocastGuard: no op has an autocast kernel for device type hpu, so autocast would change nothing. "
+                 "autocast: no op has an autocast kernel for device type hpu, so autocast would change nothing. "
                  "Load the library of that backend first, or pass an op policy.");
   }
   EXPECT_NO_THROW(AutocastGuard::disabled(torch::kHPU));

@@ -10,6 +10,25 @@
 namespace mezzo {
 namespace {
 
+TEST(GradScalerTest, RepeatsAStepThatIsUndone) {
+  auto weight = weights(), other = weights();
+  auto sgd = sgd_for({weight});
+  FusedSgd fused({other}, 0.5);
+  GradScaler scaler(GradScalerOptions().init_scale(4.0));
+  set_gradient(scaler, weight, torch::ones({2}));
+  set_gradient(scaler, other, torch::ones({2}));
+  for (torch::optim::Optimizer* optimizer : std::initializer_list<torch::optim::Optimizer*>{&sgd, &fused}) {
+    scaler.undo_step(*optimizer);  // without an effect
+    scaler.step(*optimizer);
+    EXPECT_THROW(scaler.step(*optimizer), c10::Error);
+    scaler.undo_step(*optimizer);
+  }
+  set_gradient(scaler, other, torch::ones({2}));  // the kernel has unscaled it
+  EXPECT_TRUE(scaler.step(sgd).stepped() && scaler.step(fused).stepped());
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.75))) << weight;
+  EXPECT_TRUE(torch::equal(other, weight)) << other;
+}
+
 TEST(GradScalerTest, PassesOverAnOptimizerWithoutGradientsOnRequestOnly) {
   auto weight = weights();
   auto sgd = sgd_for({weight});
@@ -17,8 +36,8 @@ TEST(GradScalerTest, PassesOverAnOptimizerWithoutGradientsOnRequestOnly) {
   strict.scale(torch::ones({}));
   const std::string message =
       "GradScaler: no gradient of torch::optim::SGD was checked: none of its 1 parameters had one. Run backward on "
-      "scaler.scale(loss) before unscale_() or step(), or set GradScalerOptions().allow_no_gradients(true) to pass "
-      "over such optimizers.";
+      "scaler.scale(loss) before unscale_() or step(), or set the option allow_no_gradients to pass over such "
+      "optimizers.";
   EXPECT_EQ(error_of([&] { strict.step(sgd); }), message);
   FusedSgd fused({weight}, 0.5);
   EXPECT_THAT(error_of([&] { strict.step(fused); }), testing::HasSubstr("no gradient of mezzo::FusedSgd was checked"));

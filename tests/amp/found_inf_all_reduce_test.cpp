@@ -18,13 +18,13 @@ TEST(GradScalerTest, RefusesHalfAndComplexGradientsNamingTheParameter) {
   set_gradient(scaler, half, torch::ones({3}, torch::kHalf));
   EXPECT_EQ(error_of<c10::ValueError>([&] { scaler.step(sgd); }),
             "GradScaler: parameter 0 of group 1 of torch::optim::SGD has a float16 gradient of shape [3], too coarse "
-            "to be unscaled in place. Keep parameters in float32 and run forward under AutocastGuard, or use one "
+            "to be unscaled in place. Keep parameters in float32 and run forward under autocast, or use one "
             "of mezzo's optimizers with MasterWeights.");
   EXPECT_TRUE(torch::equal(weight.grad(), torch::ones({2}))) << "nothing has changed";
   auto complex_sgd = sgd_for({complex});
   set_gradient(scaler, complex, torch::ones({1}, torch::kComplexFloat));
   EXPECT_EQ(error_of<c10::ValueError>([&] { scaler.unscale_(complex_sgd); }),
-            "GradScaler: parameter 0 of group 0 of torch::optim::SGD has a gradient of dtype ComplexFloat and shape "
+            "GradScaler: parameter 0 of group 0 of torch::optim::SGD has a gradient of dtype complex64 and shape "
             "[1]; only floating-point gradients can be unscaled. Give that parameter an optimizer that the scaler does "
             "not see.");
 }

@@ -29,12 +29,13 @@ TEST(GradScalerTest, RefusesOptionsOutOfRange) {
   EXPECT_EQ(message(GradScalerOptions().growth_factor(1.0)),
             "GradScaler: growth_factor must be finite and > 1, got 1.");
   EXPECT_EQ(message(GradScalerOptions().backoff_factor(1.0)),
-            "GradScaler: backoff_factor must be between 0 and 1, got 1. For a scale that stays as it is, use "
-            "GradScalerOptions().static_scale(true).");
+            "GradScaler: backoff_factor must be between 0 and 1, got 1. For a scale that stays as it is, set the "
+            "option static_scale.");
   EXPECT_THAT(message(GradScalerOptions().backoff_factor(0.0)), testing::HasSubstr("between 0 and 1, got 0"));
-  EXPECT_EQ(message(GradScalerOptions().growth_interval(0)),
-            "GradScaler: growth_interval must be between 1 and 2147483647, got 0. For a scale that stays as it is, use "
-            "GradScalerOptions().static_scale(true).");
+  EXPECT_EQ(
+      message(GradScalerOptions().growth_interval(0)),
+      "GradScaler: growth_interval must be between 1 and 2147483647, got 0. For a scale that stays as it is, set the "
+      "option static_scale.");
   GradScaler scaler;
   EXPECT_THROW(scaler.set_growth_factor(0.5), c10::ValueError);
   EXPECT_THROW(scaler.set_backoff_factor(kNaN), c10::ValueError);

@@ -92,7 +92,7 @@ TEST(MasterWeightsTest, RefusesOtherDtypesBeforeAnythingChanges) {
     MasterWeights masters({{"weight", weight}, {"half", half}}, at::kHalf);
     FAIL() << "a half parameter has no float32 value to keep";
   } catch (const c10::ValueError& error) {
-    EXPECT_NE(error.msg().find("parameter half is Half"), std::string::npos) << error.msg();
+    EXPECT_NE(error.msg().find("parameter half is float16"), std::string::npos) << error.msg();
   }
   EXPECT_EQ(weight.scalar_type(), at::kFloat);
 }

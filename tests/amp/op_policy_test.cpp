@@ -198,7 +198,7 @@ TEST(AutocastFunctionTest, RefusesWhatOnlyOpsCanFollow) {
   EXPECT_THAT([] { (void)autocast_function("fused", CastPolicy::kFloat32, at::kCPU, add_all); },
               ThrowsMessage<c10::ValueError>(HasSubstr("such as mylib::fused")));
   EXPECT_THAT([] { (void)autocast_function("test::f", CastPolicy::kFloat32SetOptDtype, at::kCPU, add_all); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("test::f is a function. Use kFloat32.")));
+              ThrowsMessage<c10::ValueError>(HasSubstr("test::f is a function. Use the policy fp32.")));
 }
 
 struct Forgetful : torch::autograd::Function<Forgetful> {

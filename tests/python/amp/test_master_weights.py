@@ -157,9 +157,9 @@ def test_what_would_lose_data_is_refused_by_name():
     state = {k: t.clone() for k, t in masters.state_dict().items()}
     big = torch.full_like(state["out.bias"], 70000.0)
     for changed, message in [
-            ({"dense.weight": state["dense.weight"].half()}, "entry dense.weight of the state to load is Half"),
-            ({"out.bias": torch.zeros(4)}, r"entry out.bias of the state to load is Float of shape \[4\]"),
-            ({"out.bias": big}, "parameter out.bias has values up to 70000, which overflow Half"),
+            ({"dense.weight": state["dense.weight"].half()}, "entry dense.weight of the state to load is float16"),
+            ({"out.bias": torch.zeros(4)}, r"entry out.bias of the state to load is float32 of shape \[4\]"),
+            ({"out.bias": big}, "parameter out.bias has values up to 70000, which overflow float16"),
             ({"other": torch.zeros(1)}, "1 entries that belong to no parameter")]:
         with pytest.raises(ValueError, match=message):
             masters.load_state_dict(state | changed)
@@ -169,8 +169,8 @@ def test_what_would_lose_data_is_refused_by_name():
         assert torch.equal(tensor, state[name])
 
     model = named(make_model())
-    for change, message in [(lambda: model["out.bias"].data.fill_(1e5), "out.bias has values up to 100000, which overflow Half"),
-                            (lambda: setattr(model["out.bias"], "data", torch.zeros(3).double()), "parameter out.bias is Double"),
+    for change, message in [(lambda: model["out.bias"].data.fill_(1e5), "out.bias has values up to 100000, which overflow float16"),
+                            (lambda: setattr(model["out.bias"], "data", torch.zeros(3).double()), "parameter out.bias is float64"),
                             (lambda: setattr(model["out.bias"], "grad", torch.zeros(3)), "out.bias has a gradient already")]:
         model = named(make_model())
         change()
