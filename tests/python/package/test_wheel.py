@@ -30,10 +30,13 @@ def run(*command, check=True, **options):
     return done
 
 
+def pack(*arguments, **options):
+    return run("bash", ROOT / "scripts/wheel.sh", *arguments, env=os.environ | {"MEZZO_VENV": sys.prefix}, **options)
+
+
 @pytest.fixture(scope="module")
-def wheel():
-    said = run("bash", ROOT / "scripts/wheel.sh", BUILD, env=os.environ | {"MEZZO_VENV": sys.prefix}).stdout
-    return ROOT / said.splitlines()[-1]
+def wheel(tmp_path_factory):
+    return Path(pack("--output", tmp_path_factory.mktemp("dist"), BUILD).stdout.splitlines()[-1])
 
 
 class Environment:
@@ -85,6 +88,14 @@ def libraries(wheel, tmp_path_factory):
     return [(path.name, ELFFile(path.open("rb"))) for path in files]
 
 
+def test_packing_without_a_build_or_with_two_for_one_torch_is_refused(tmp_path):
+    for arguments, status, words in ((["--dist"], 2, "what is \"--dist\"?"), (["--output"], 2, "--output needs a folder"),
+                                     ([tmp_path], 1, f"{tmp_path} holds no build for Python; run"),
+                                     ([BUILD, BUILD], 1, f"{BUILD} is one more build for torch ")):
+        said = pack(*arguments, check=False)
+        assert said.returncode == status and said.stderr.startswith(f"wheel: {words}") and said.stderr.count("\n") == 1, said
+
+
 def dynamic(elf, tag):
     found = [entry for entry in elf.get_section_by_name(".dynamic").iter_tags() if entry.entry.d_tag == tag]
     return [getattr(entry, {"DT_NEEDED": "needed", "DT_RUNPATH": "runpath"}[tag]) for entry in found]
@@ -115,6 +126,14 @@ def test_it_brings_no_runtime_of_others_and_no_path_of_this_machine(libraries):
         assert not others, name
         for path in dynamic(elf, "DT_RUNPATH"):
             assert path in ("$ORIGIN:$ORIGIN/../../torch/lib", "$ORIGIN/../../pyarrow"), name
+
+
+def test_the_path_of_libraries_has_space_in_the_build_wherever_that_lies():
+    built = [*(BUILD / "python/mezzo").glob("torch*/*mezzo*"), *BUILD.glob("src/libmezzo_cuda.so")]
+    assert len(built) >= 4
+    for path in built:
+        with path.open("rb") as file:
+            assert "$ORIGIN:$ORIGIN/../../torch/lib" in dynamic(ELFFile(file), "DT_RUNPATH")[0], path
 
 
 def test_the_program_trains_and_its_ranks_find_the_libraries(environment, tmp_path):
