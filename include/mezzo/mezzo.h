@@ -1,7 +1,7 @@
 #pragma once
 
 /// All of mezzo's core: autocast, gradient scaling, master weights,
-/// optimizers. Needs LibTorch alone.
+/// optimizers. Needs LibTorch and OpenMP.
 
 #include "mezzo/cpp20.h"
 
