@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 else:
     def __getattr__(name: str) -> "Any":
         if name in _MODULES:
+            from mezzo import _library
+
+            _library.folder()  # raises UnsupportedTorch before torch is imported
             module = importlib.import_module(f"mezzo.{_MODULES[name]}")
             return module if name == _MODULES[name] else getattr(module, name)
         raise AttributeError(f"module 'mezzo' has no attribute {name!r}")

@@ -187,10 +187,12 @@ def test_another_torch_or_none_is_one_sentence_with_the_fix(beside, tmp_path):
     (beside.site / "torch").rename(beside.site / "hidden")
     try:
         none = [beside.mezzo("--version", check=False, variables=variables) for variables in ({}, {"PYTHONPATH": str(tmp_path / "emptied")})]
+        in_python = run(beside.bin / "python", "-c", "import mezzo; mezzo.autocast", check=False, env=beside.variables)
     finally:
         (beside.site / "hidden").rename(beside.site / "torch")
     for said in none:
         assert (said.returncode, said.stderr) == (1, f"mezzo: mezzo needs torch, and this Python has none: pip install 'torch=={builds}.*'\n")
+    assert in_python.stderr.endswith(f".UnsupportedTorch: mezzo needs torch, and this Python has none: pip install 'torch=={builds}.*'\n")
 
 
 def test_parquet_needs_the_pyarrow_that_it_was_built_with(environment, tmp_path):
