@@ -2,7 +2,7 @@
 
 A row is a kind of work: training or prediction of a family, texts of one length, one batch size. Important rows come first. Each
 measurement goes to gpu.jsonl at once, and the page is written anew. --minutes stops in time; a later call with the same --results goes
-on where the former one stopped. --device cpu --quick runs all programs on tiny models where there is no GPU.
+on where the former one stopped. --device cpu --quick runs all programs on tiny models if there is no GPU.
 """
 import asyncio
 import dataclasses

@@ -39,7 +39,7 @@ def category(place):
 
 
 def missing():
-    """Why there is no profile to be had here; None where there is."""
+    """Why there is no profile to be had here; None if there is."""
     if not shutil.which("perf"):
         return "perf is not installed here (Debian's linux-perf), so there is no profile."
     probe = subprocess.run(["perf", "record", "-e", "cpu-clock", "-o", "/dev/null", "true"], capture_output=True, text=True)

@@ -39,7 +39,7 @@ def write_config(folder, model):
 
 
 def name_of(model):
-    """Of a family and a size, whose fields each family has names of its own for."""
+    """Of a family and a size, whose fields each family has separate names for."""
     layers, hidden = (model.get(name, model.get(other)) for name, other in [("num_hidden_layers", "n_layers"), ("hidden_size", "dim")])
     return f"{model['model_type']}-{layers}x{hidden}"
 

@@ -1,10 +1,10 @@
 """Trains tiny models, breaks the runs at random moments in every way known here, resumes them, and compares what comes out with
-runs that nobody touched: weights, optimizer states and every loss, to the bit. Writes a page.
+runs that nobody touched: weights, optimizer states and every loss, bit for bit. Writes a page.
 
     python tools/crash_test.py --trials 3000 --jobs 2 --results benchmarks/results
 
 A trial is a run of a random kind that is broken up to three times and then left in peace. Its number decides what it is, so
-`--first 217 --trials 1 --keep DIR` is trial 217 again, on a machine that allows the same faults, and but for moments, which go by
+`--first 217 --trials 1 --keep DIR` is trial 217 again, on a machine that allows the same faults, and except moments, which go by
 how long a run takes there. Asked of each life: it ends in time, with a status of docs/exit_statuses.md, and without a word of a crash. Of the last: the bits of the
 run that was left in peace, all checkpoints intact, no leftovers.
 """

@@ -15,7 +15,7 @@ constexpr std::chrono::minutes kRanksTimeout(10);
 /// leaves them in good order. Returns what it returns.
 /// @param device  as in --device; without a number, each rank of a host takes a CUDA device of
 /// its own, which is put in.
-/// @param work  gets the group, or nullptr where this process is the only one.
+/// @param work  gets the group, or nullptr if this process is the only one.
 int with_ranks(std::string& device,
                std::chrono::milliseconds timeout,
                const std::function<int(distributed::ProcessGroup*)>& work);

@@ -21,7 +21,7 @@ class LineReader {
 
   /// Waits for a line, and returns it with those after it that need no waiting, at most `most`.
   /// Line ends, \n or \r\n, are left out; the last line may lack one. Empty at the end of the file.
-  /// @throws c10::Error  where the file cannot be read.
+  /// @throws c10::Error  if the file cannot be read.
   std::vector<std::string> next(size_t most);
 
  private:

@@ -17,7 +17,7 @@ namespace mezzo {
 class CastCache {
  public:
   /// Whether `tensor` is one whose casts are kept: a float32 leaf that requires
-  /// a gradient and is no view.
+  /// a gradient and is not a view.
   static bool takes(const at::Tensor& tensor);
 
   /// The kept cast of `tensor` to `dtype`; undefined if there is none that is still good.

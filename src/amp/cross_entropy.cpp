@@ -23,7 +23,7 @@ PerDevice<const CrossEntropyKernels*>& table() {
   return table;
 }
 
-/// nullptr where there are none for these arguments, or single operations shall be seen.
+/// nullptr if there are none for these arguments, or single operations shall be seen.
 const CrossEntropyKernels* kernels_for(const at::Tensor& logits, const at::Tensor& target) {
   const auto type = logits.device().type();
   const bool fits = logits.dim() == 2 && target.dim() == 1 && target.size(0) == logits.size(0) &&

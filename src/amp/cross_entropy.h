@@ -31,7 +31,7 @@ struct CrossEntropy {
 
 struct CrossEntropyOf {
   at::Tensor logits;  ///< [N, C] float32, bfloat16 or float16, contiguous
-  at::Tensor target;  ///< [N] int64, contiguous; one that is no class is an error of the device
+  at::Tensor target;  ///< [N] int64, contiguous; one that is not a class is an error of the device
   int64_t reduction, ignore_index;
 };
 

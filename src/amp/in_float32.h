@@ -40,7 +40,7 @@ inline bool is_slow(at::ScalarType dtype) {
 #endif
 }
 
-/// The one dtype of the floating tensors among the arguments; nothing where they differ.
+/// The one dtype of the floating tensors among the arguments; nothing if they differ.
 template <class... Args>
 std::optional<at::ScalarType> floating_dtype(const Args&... args) {
   std::optional<at::ScalarType> dtype;
@@ -62,7 +62,7 @@ std::optional<at::ScalarType> floating_dtype(const Args&... args) {
   return same ? dtype : std::nullopt;
 }
 
-/// The one slow dtype of the arguments that are tensors; nothing where they differ, which is the
+/// The one slow dtype of the arguments that are tensors; nothing if they differ, which is the
 /// built-in kernel's error to report.
 template <class... Args>
 std::optional<at::ScalarType> slow_dtype(const Args&... args) {

@@ -31,7 +31,7 @@ class TracedOps {
  public:
   explicit TracedOps(std::vector<std::string> ignored) : ignored_(std::move(ignored)) {}
 
-  /// Null where `function` is no op, but a range that somebody named.
+  /// Null where `function` is not an op, but a range that somebody named.
   const TracedOp* find(const at::RecordFunction& function);
 
  private:

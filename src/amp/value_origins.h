@@ -18,7 +18,7 @@ class ValueOrigins {
   void wrote(const std::string& op, const at::Tensor& values);
   /// What is copied, to another dtype or device, keeps its origin.
   void copied(const at::Tensor& from, const at::Tensor& to);
-  /// Empty where no op was seen to write there.
+  /// Empty if no op was seen to write there.
   std::string of(const at::Tensor& values) const;
 
  private:

@@ -90,11 +90,11 @@ struct AttentionArguments {
 /// What backward gives.
 struct AttentionGradients {
   at::Tensor query, key, value;  ///< shapes and dtypes as the inputs; zero in rows of padding and filler
-  AttentionBiases biases;        ///< float32; undefined where the inputs have none
+  AttentionBiases biases;        ///< float32; undefined if the inputs have none
   /// The matrix whose columns the first three are, [T, 3 H]; for only_first_queries key and value alone, [T, 2 H];
   /// undefined if they lie apart.
   at::Tensor all = {};
-  at::Tensor relative_key = {}, relative_query = {};  ///< float32; undefined where the inputs are
+  at::Tensor relative_key = {}, relative_query = {};  ///< float32; undefined if the inputs are
 };
 
 }  // namespace mezzo::encoder

@@ -15,7 +15,7 @@ namespace mezzo::encoder {
 /// On GPUs rows of queries and keys that are padding must be finite: they take part in the products that the
 /// tables' gradients are sums of, times 0.
 struct RelativePositions {
-  at::Tensor key = {};    ///< [R, H], floating-point; undefined where that term is left out
+  at::Tensor key = {};    ///< [R, H], floating-point; undefined if that term is left out
   at::Tensor query = {};  ///< likewise
   /// [2 L - 1] int64, for at least as many tokens as the longest sequence has; never decreasing.
   at::Tensor rows = {};

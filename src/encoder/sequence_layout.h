@@ -27,7 +27,7 @@ class SequenceLayout : public torch::CustomClassHolder {
   /// @param seqlens  [B] int32 on CPU: how many of them count, from the first; the rest is
   ///   padding that no query sees.
   /// @param num_rows  T; rows from cu_seqlens[B] on are filler that belongs to no sequence.
-  /// @throws c10::ValueError  where a sequence has no tokens or too few rows, or rows are out of
+  /// @throws c10::ValueError  if a sequence has no tokens or too few rows, or rows are out of
   ///     order, owned twice or outside of the batch: kernels write to them unchecked.
   SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
 
@@ -41,7 +41,7 @@ class SequenceLayout : public torch::CustomClassHolder {
   struct Group {
     int64_t size;          ///< G
     int64_t max_seqlen;    ///< L
-    at::Tensor pad_index;  ///< [G * L] int64: row of token i of sequence g, or row 0 where there is none
+    at::Tensor pad_index;  ///< [G * L] int64: row of token i of sequence g, or row 0 if there is none
     at::Tensor key_mask;   ///< [G, 1, 1, L] bool: whether that token exists
   };
 
@@ -59,7 +59,7 @@ class SequenceLayout : public torch::CustomClassHolder {
 
   /// Whether the sequences lie side by side from row 0 on, without padding.
   bool is_gapless() const;
-  /// @throws c10::Error  where the device alone knows them; so do is_gapless() and padding()
+  /// @throws c10::Error  if the device alone knows them; so do is_gapless() and padding()
   const std::vector<Sequence>& sequences() const;
   bool is_known() const { return is_known_; }                   ///< by the CPU, too
   int64_t size() const { return table_.size(0); }               ///< B

@@ -9,11 +9,11 @@ namespace mezzo::encoder {
 
 /// The tensor whose rows are those of all `tensors` in turn, in the same memory. Undefined unless
 /// the tensors are contiguous, of one dtype and of the same sizes except the first, and each begins
-/// where the previous one ends. To autograd the result is a tensor of its own, with a version of its own.
+/// where the previous one ends. To autograd the result is a separate tensor, with a version of its own.
 at::Tensor side_by_side(at::TensorList tensors);
 
 /// `count` parts of as many rows each of a contiguous tensor, in its memory. Each is, to
-/// autograd, a tensor of its own, with a version of its own.
+/// autograd, a separate tensor, with a version of its own.
 std::vector<at::Tensor> split_rows(const at::Tensor& tensor, int64_t count);
 
 }  // namespace mezzo::encoder

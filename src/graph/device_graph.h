@@ -20,7 +20,7 @@ class DeviceGraph {
   virtual void begin() = 0;
   /// Ends that; the current stream must be the same. The stream does its work again from now on,
   /// also where this throws.
-  /// @throws c10::Error  where something made the recording void.
+  /// @throws c10::Error  if something made the recording void.
   virtual void end() = 0;
   /// Queues what was recorded on the current stream. Never syncs.
   virtual void replay() = 0;

@@ -48,7 +48,7 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// At least `size` bytes, aligned to kGranule; nullptr where the source has no more.
+  /// At least `size` bytes, aligned to kGranule; nullptr if the source has no more.
   Block* allocate(size_t size);
   void free(Block* block);
 

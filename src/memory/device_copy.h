@@ -9,7 +9,7 @@
 
 namespace mezzo {
 
-/// `tensor` on `device`: itself where it lies there already, undefined where it is undefined. A
+/// `tensor` on `device`: itself where it lies there already, undefined if it is undefined. A
 /// copy to an accelerator is not waited for, and one from the CPU goes by pinned memory, so that
 /// nothing waits: what its stream does next comes after it, and the CPU may change the tensor
 /// meanwhile, unless that is pinned itself. A copy to the CPU is waited for, since the CPU would

@@ -42,7 +42,7 @@ at::ScalarType dtype_of_product() {
   return at::matmul(x, x).scalar_type();
 }
 
-/// On a thread of its own, under `state`; afterwards that thread is as it was.
+/// On a separate thread, under `state`; afterwards that thread is as it was.
 at::ScalarType dtype_on_another_thread(const AutocastState& state) {
   return std::async(std::launch::async,
                     [&] {

@@ -23,7 +23,7 @@ bool is_for_named_tensors(const std::string& op) {
   return overload.find("imname") != std::string::npos || overload.find("names_") != std::string::npos;
 }
 
-/// Without _cudnn_rnn, for which builds for CUDA have a kernel of its own that casts the
+/// Without _cudnn_rnn, for which builds for CUDA have a separate kernel that casts the
 /// weights, no entry of a list.
 std::set<std::string> ops_with_kernel(c10::DispatchKey key) {
   std::set<std::string> ops;

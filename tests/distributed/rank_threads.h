@@ -23,7 +23,7 @@ struct RankThreads {
   bool check_collectives = false;
   std::function<void(RankEnvironment&)> adjust = [](RankEnvironment&) {};
 
-  /// Runs `work` on each, with a group of its own. Returns what they
+  /// Runs `work` on each, with a separate group. Returns what they
   /// threw, by rank; "" for nothing.
   std::vector<std::string> run(const std::function<void(ProcessGroup&)>& work) const {
     const HostedStore store = host_local_store();

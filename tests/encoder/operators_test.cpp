@@ -369,7 +369,7 @@ bool is_differentiable(const c10::OperatorHandle& op) {
 
 struct Outcome {
   Tensors values;     ///< what it changed in place, and what it returned
-  Tensors gradients;  ///< of its floating arguments; undefined where there is none
+  Tensors gradients;  ///< of its floating arguments; undefined if there is none
 };
 
 enum class By { kDispatcher, kSpecification };
@@ -443,7 +443,7 @@ void expect_close(const Tensors& mine, const Tensors& theirs, const Tensors& rig
     const auto reference = theirs[i].defined() ? theirs[i] : at::zeros_like(right[i]);
     ASSERT_EQ(value.sizes(), right[i].sizes()) << what << i;
     EXPECT_EQ(value.scalar_type(), reference.scalar_type()) << what << i;
-    // Gradients that are zero but for rounding, as of the keys' biases, are
+    // Gradients that are zero except rounding, as of the keys' biases, are
     // measured by the largest.
     EXPECT_LE(distance(value, right[i]), 2 * distance(reference, right[i]) + slack * largest) << what << i;
   }
@@ -469,7 +469,7 @@ TEST_P(OperatorOnDeviceTest, ComputesItsSpecification) {
   const auto op = operator_of(name);
   const CpuHalfCompute half_compute;  // of the specification, at float32's speed
   std::vector<std::vector<int32_t>> all_lengths{{}, {3, 1, 17, 2}};
-  if (!device.is_privateuseone()) {  // which is slow, and has no kernels of its own
+  if (!device.is_privateuseone()) {  // which is slow, and has no separate kernels
     all_lengths.insert(all_lengths.end(), {{1}, {70, 33}});
   }
   // Of float32 some 50 roundings on the way, each of 6e-8, mostly averaging

@@ -107,7 +107,7 @@ TEST_F(SimdKernelsTest, ResidualLayerNormIsItsFormula) {
                   weight = normal(columns), shift = normal(columns), grad = normal(rows * columns);
     Numbers output(product.size()), normalised(product.size()), rstd(rows);
     Numbers scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
-    const float eps = 0.5f;  // so that a row of one column is no division by nearly 0
+    const float eps = 0.5f;  // so that a row of one column is not a division by nearly 0
     kernels_.residual_layer_norm({read(product),
                                   bias.data(),
                                   read(residual),

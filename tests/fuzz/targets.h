@@ -35,7 +35,7 @@ class Folder {
 
   /// Writes the input and reads it in every way. Returns what was wrong with it for the first, "" where it is right for
   /// one.
-  /// @throws std::logic_error  where that is not one line about the file; and all but a c10::Error that reading throws.
+  /// @throws std::logic_error  if that is not one line about the file; and all but a c10::Error that reading throws.
   std::string read(std::string_view bytes) const;
   /// In one way, which hangs on its length.
   std::string read_once(std::string_view bytes) const;

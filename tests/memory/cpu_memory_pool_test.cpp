@@ -29,7 +29,7 @@ int64_t resident() {
 
 at::Tensor written(int64_t bytes) { return at::empty({bytes}, at::kByte).fill_(1); }
 
-/// In a process of its own: the pool serves all that comes after it.
+/// In a separate process: the pool serves all that comes after it.
 class CpuMemoryPoolDeathTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -63,7 +63,7 @@ def batch(rank, step, rows=5):
 
 
 def assert_same(theirs, mine, what=""):
-    """Parameters, gradients and buffers, to the bit."""
+    """Parameters, gradients and buffers, bit for bit."""
     for (name, a), b in zip(theirs.named_parameters(), mine.parameters(), strict=True):
         assert torch.equal(a, b), f"{what} {name}"
         assert (a.grad is None) == (b.grad is None), f"{what} gradient of {name}: {a.grad} {b.grad}"

@@ -1,4 +1,4 @@
-"""The devices that a test runs on: the CPU, and a GPU where there is one; elsewhere pytest says that it was skipped."""
+"""The devices that a test runs on: the CPU, and a GPU if there is one; elsewhere pytest says that it was skipped."""
 import pytest
 import torch
 

@@ -1,4 +1,4 @@
-"""Runs a function on several ranks, each a process of its own, as torchrun would start them."""
+"""Runs a function on several ranks, each a separate process, as torchrun would start them."""
 import functools
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Runs test files by pytest, each in a process of its own, forked from one that has imported what most of them want: that takes longer than
+"""Runs test files by pytest, each in a separate process, forked from one that has imported what most of them want: that takes longer than
 most tests do. Fails where one of them fails.
 
     run_files.py FILE...

@@ -19,7 +19,7 @@ using ChangeTensor = std::function<at::Tensor(const at::Tensor& tensor, const c1
 void change_tensors(const std::vector<c10::Argument>& arguments, torch::jit::Stack& values, const ChangeTensor& change);
 
 /// What `op` would return for `arguments`, and to what it would resize those, as tensors that
-/// hold nothing of use: from the operator's Meta kernel where there is one, else from its CPU
+/// hold nothing of use: from the operator's Meta kernel if there is one, else from its CPU
 /// kernel, called with zeros.
 struct Shapes {
   torch::jit::Stack arguments;

@@ -9,7 +9,7 @@ namespace mezzo::simulated {
 class Meeting;
 std::shared_ptr<Meeting> meeting_of(int ranks);
 
-/// Collectives between devices, as NCCL's: each on a stream of their own, after what the
+/// Collectives between devices, as NCCL's: each on a separate stream, after what the
 /// current stream has done; nobody waits for them but streams. They may be recorded, and meet those of the other ranks
 /// when they are replayed. `abort` ends those that wait, of all ranks, without a result. Has all_reduce (sum,
 /// average, maximum) and broadcast.

@@ -218,7 +218,7 @@ void call(const c10::OperatorHandle& op, Stack* stack) {
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&call>()); }
 
 /// LibTorch has composites for backends that bring kernels of the out= form alone. CUDA's are
-/// kernels of their own, which observers see as one op.
+/// separate kernels, which observers see as one op.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);

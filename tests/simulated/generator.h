@@ -13,7 +13,7 @@ at::Generator new_generator(c10::DeviceIndex device);
 uint64_t next_seed(at::Generator generator);
 
 /// The numbers of one kernel: a generator of the CPU that nobody else has, seeded by the next
-/// offset of `generator`, or of the current device's where there is none given; of one that is
+/// offset of `generator`, or of the current device's if there is none given; of one that is
 /// recorded, when it is replayed.
 at::Generator for_one_kernel(const std::optional<at::Generator>& generator);
 

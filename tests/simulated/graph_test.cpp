@@ -24,7 +24,7 @@ class GraphTest : public DeviceTest {
     event.record(first);
     event.block(second);
   }
-  /// On a stream of its own, in order with the test's.
+  /// On a separate stream, in order with the test's.
   template <class Work>
   void on_side(const Work& work) {
     c10::Event before(kType), after(kType);

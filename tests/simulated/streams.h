@@ -28,7 +28,7 @@ struct Recording;
 
 using Ticket = uint64_t;  ///< 1 is a stream's first piece of work
 
-/// A stream: work in the order it came, done by a thread of its own.
+/// A stream: work in the order it came, done by a separate thread.
 class Queue {
  public:
   static Queue& of(c10::Stream stream);

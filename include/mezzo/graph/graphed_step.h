@@ -182,7 +182,7 @@ class GraphedStep {
   const c10::Device device_;
   const Step step_;
   const GraphedStepOptions options_;
-  std::unique_ptr<Graphs> graphs_;  // null where the device has none
+  std::unique_ptr<Graphs> graphs_;  // null if the device has none
   bool was_replayed_ = false, has_warned_ = false;
   std::string eager_reason_;
   GraphedStepCounts counts_;

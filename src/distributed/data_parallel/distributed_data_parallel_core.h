@@ -20,7 +20,7 @@ struct TrainedParameters {
   std::vector<std::string> names;
   std::vector<bool> sparse;
 
-  /// @throws c10::ValueError  where there is nothing.
+  /// @throws c10::ValueError  if there is nothing.
   explicit TrainedParameters(const torch::nn::Module& module);
 };
 

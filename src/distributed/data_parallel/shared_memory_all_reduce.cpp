@@ -89,7 +89,7 @@ struct SharedMemoryAllReduce::Region {
     return reinterpret_cast<float*>(reinterpret_cast<Counter*>(this) + ranks) + index * kChunk;
   }
 
-  /// nullptr where it cannot be had, as for a file that is not open.
+  /// nullptr if it cannot be had, as for a file that is not open.
   static Region* map(const UniqueFd& file, int ranks) {
     void* mapped = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     return mapped == MAP_FAILED ? nullptr : static_cast<Region*>(mapped);

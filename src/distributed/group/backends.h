@@ -13,7 +13,7 @@ namespace mezzo::distributed {
 /// Whether libmezzo_cuda.so is there and has NCCL.
 bool has_nccl();
 
-/// @throws c10::ValueError  where collectives on `device` are not possible in this build.
+/// @throws c10::ValueError  if collectives on `device` are not possible in this build.
 void check_backend(const c10::Device& device);
 
 /// Gives `group` Gloo for CPU tensors and, where `device` is a CUDA device, NCCL for those

@@ -11,7 +11,7 @@ namespace mezzo::distributed {
 /// The first line in which two ranks differ.
 struct RankDifference {
   int rank;                          ///< the first that differs from rank 0
-  std::optional<std::string> here;   ///< rank 0's line; nullopt where it has no more
+  std::optional<std::string> here;   ///< rank 0's line; nullopt if it has no more
   std::optional<std::string> there;  ///< that of `rank`
 };
 

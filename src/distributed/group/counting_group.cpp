@@ -24,7 +24,7 @@ int64_t bytes_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-/// Collectives end on threads of their own.
+/// Collectives end on separate threads.
 struct CountingGroup::Ledger {
   std::mutex mutex;
   CommStats stats;

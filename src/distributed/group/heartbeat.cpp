@@ -38,8 +38,8 @@ struct Heartbeat::State {
     return std::string(bytes.begin(), bytes.end());
   }
 
-  /// Has the thread do `work` when its turn comes. Returns the result; nullopt where that is not
-  /// there in time, or the store is gone. The thread does it all the same, later.
+  /// Has the thread do `work` when its turn comes. Returns the result; nullopt if that is not
+  /// there in time, or the store is gone. The thread does it anyway, later.
   template <class Work>
   auto ask(std::chrono::milliseconds patience, const Work& work) -> std::optional<decltype(work())>;
   void run();

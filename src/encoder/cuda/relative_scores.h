@@ -48,7 +48,7 @@ MEZZO_DEVICE float relative_score(const PackedAttentionArguments& a, const Head&
   return score;
 }
 
-/// The score of a product of query and key, in powers of two, where there are relative positions or a soft cap c.
+/// The score of a product of query and key, in powers of two, if there are relative positions or a soft cap c.
 /// @param slope  set to the derivative of c tanh(s / c) by s
 MEZZO_DEVICE float extra_score(
     const PackedAttentionArguments& a, const Head& head, float product, int query, int key, float* slope = nullptr) {

@@ -58,7 +58,7 @@ at::Tensor attend(const at::Tensor& q,
 }
 
 /// Whether a key is seen, for its place behind the query's, and whether it is there. Rows of padding see
-/// themselves: softmax over no key is no number.
+/// themselves: softmax over no key is not a number.
 at::Tensor seen(const at::Tensor& behind, const AttentionDescription& description, const at::Tensor& is_there) {
   auto result = is_there.logical_or(behind.eq(0));
   if (description.window) {

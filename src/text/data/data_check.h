@@ -25,7 +25,7 @@ std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& label
 std::vector<std::string> odd_texts(const LabeledRows& rows);
 
 /// A line if most texts have a label that no other text has, as if labels were read from a column of identifiers or of
-/// texts. Empty otherwise, for few texts, and for labels that are no classes.
+/// texts. Empty otherwise, for few texts, and for labels that are not classes.
 std::string labels_like_identifiers(const LabeledRows& rows, const std::string& label_column);
 
 /// A line about the texts of `held_out` ("dev", "test": `role`) that `train`

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-/// Reads Parquet files for mezzo. Arrow is large, so this is a module of its own (mezzo_parquet.so), which is loaded if
+/// Reads Parquet files for mezzo. Arrow is large, so this is a separate module (mezzo_parquet.so), which is loaded if
 /// there is a file to read. No C++ type passes between mezzo and the module.
 /// The name changes with the declarations below, so that a module of another build is not loaded.
 #define MEZZO_READ_PARQUET mezzo_read_parquet_3

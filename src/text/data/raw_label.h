@@ -23,7 +23,7 @@ double number_label(std::string_view number, Where where);
 bool flag_label(std::string_view value, std::string_view column, Where where);
 /// The number that a label is. None for names, "007" and "nan".
 std::optional<double> label_number(std::string_view label);
-/// "0.5" of "0,5"; empty if `label` is no number with a decimal comma.
+/// "0.5" of "0,5"; empty if `label` is not a number with a decimal comma.
 std::string with_decimal_point(std::string_view label);
 /// " Write 0.5 with a point." for "0,5"; else empty.
 std::string advice_of_point(std::string_view label);

@@ -56,7 +56,7 @@ class HubClient {
 };
 
 /// Whether `file` has the hash that `etag` is: SHA-256 in 64 digits, or SHA-1 in 40, of the content or of Git's blob.
-/// True for other etags, which are no hashes.
+/// True for other etags, which are not hashes.
 bool has_hash_of_etag(const std::filesystem::path& file, const std::string& etag);
 
 }  // namespace mezzo::text

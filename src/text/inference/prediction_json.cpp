@@ -36,8 +36,8 @@ Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   return by_name;
 }
 
-/// The outputs of a text; of words those of their first tokens, null where they have none.
-/// @param word_ids  as of TokenizedTexts; none where the outputs are the text's.
+/// The outputs of a text; of words those of their first tokens, null if they have none.
+/// @param word_ids  as of TokenizedTexts; none if the outputs are the text's.
 Json logits_of(const at::Tensor& outputs, std::span<const int32_t> word_ids, size_t num_words) {
   const auto row = [](const at::Tensor& numbers) {
     return std::vector<float>(numbers.const_data_ptr<float>(), numbers.const_data_ptr<float>() + numbers.numel());

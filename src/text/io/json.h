@@ -26,7 +26,7 @@ nlohmann::json read_json(const std::filesystem::path& path);
 /// @throws c10::ValueError  also for another value
 nlohmann::json read_json_object(const std::filesystem::path& path);
 
-/// The text as a JSON string; bytes that are no UTF-8 become U+FFFD.
+/// The text as a JSON string; bytes that are not UTF-8 become U+FFFD.
 std::string quoted_json(std::string_view text);
 
 /// Appends a member to a JSON object that is text, or makes the object of an empty text.

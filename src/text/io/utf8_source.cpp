@@ -89,7 +89,7 @@ std::string utf16_without_mark(std::string_view text) {
   return little > kTimes * big ? "UTF-16LE" : big > kTimes * little ? "UTF-16BE" : "";
 }
 
-/// Refuses files that are no text, by their first bytes.
+/// Refuses files that are not text, by their first bytes.
 void check_is_text(const std::string& file, std::string_view head) {
   constexpr std::pair<std::string_view, const char*> kFormats[] = {
       {"\xFD"

@@ -52,7 +52,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// As a shell would leave them: what is ignored stays so, but for the signals
+/// As a shell would leave them: what is ignored stays so, except the signals
 /// that the launcher passes on.
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {

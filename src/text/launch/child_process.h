@@ -15,7 +15,7 @@ struct StandardFiles {
   int in, out, err;
 };
 
-/// A process in a group of its own, which ends when the thread that started it does.
+/// A process in a separate group, which ends when the thread that started it does.
 class ChildProcess {
  public:
   /// @param environment  "NAME=value", all that the child gets.

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number that a file holds; nullopt where there is no such file, or no number, such as "max".
+/// The number that a file holds; nullopt if there is no such file, or no number, such as "max".
 std::optional<int64_t> read_number(const fs::path& path) {
   std::ifstream file(path);
   int64_t number = 0;

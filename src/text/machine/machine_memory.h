@@ -19,7 +19,7 @@ struct MachineMemory {
 /// or 1) still allow, if that is less. Of any other device: what its allocator says is free.
 ///
 /// @param root  where proc/ and sys/ are, for tests.
-/// @throws c10::ValueError  where the device does not tell; c10::Error where
+/// @throws c10::ValueError  if the device does not tell; c10::Error where
 ///   /proc/meminfo cannot be read.
 MachineMemory machine_memory(const c10::Device& device, const std::filesystem::path& root = "/");
 

@@ -44,13 +44,13 @@ class ConfigFields {
   /// The fields of ModelConfig.
   void read_common(ModelConfig& config, const SizeNames& names = {}) const;
 
-  /// The first of architectures; empty where there is none.
+  /// The first of architectures; empty if there is none.
   std::string first_architecture() const;
 
   const std::string& file() const { return file_; }
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
-  /// A field as it is; nullptr where it is missing or null.
+  /// A field as it is; nullptr if it is missing or null.
   const nlohmann::json* json(const char* name) const;
   bool is_null(const char* name) const;
   /// A field that, where it is there, has no other value.
@@ -68,11 +68,11 @@ class ConfigFields {
 /// @throws c10::ValueError  for a problem type that there is no Task for.
 std::string architecture(std::string_view family, std::string_view problem_type);
 
-/// problem_type of config.json, null where the architecture tells it.
+/// problem_type of config.json, null if the architecture tells it.
 nlohmann::ordered_json problem_type_field(std::string_view problem_type);
 
 /// What every family's file ends with: other_token_ids; id2label and label2id, as transformers writes
-/// them, nothing where there are no names.
+/// them, nothing if there are no names.
 void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config);
 
 }  // namespace mezzo::text

@@ -16,7 +16,7 @@ struct GraphTexts {
   onnx::Graph& graph;
   onnx::Value input_ids;       ///< [B, S] int64
   onnx::Value attention_mask;  ///< [B, S] int64: 0 for padding
-  onnx::Value token_type_ids;  ///< [B, S] int64; empty where the model reads none
+  onnx::Value token_type_ids;  ///< [B, S] int64; empty if the model reads none
   onnx::Value positions;       ///< [S] int64: 0, 1, …
 };
 

@@ -47,7 +47,7 @@ double check_theta(const nlohmann::json& value, const std::string& where) {
   return value.get<double>();
 }
 
-/// What rope_parameters says of the layers of a type; nullopt where it says nothing.
+/// What rope_parameters says of the layers of a type; nullopt if it says nothing.
 std::optional<double> read_rope_parameters(const ConfigFields& fields, const char* layer_type) {
   const auto* all = fields.json("rope_parameters");
   if (all == nullptr) {

@@ -165,7 +165,7 @@ class LayerNorm : public Parametrized {
 };
 
 /// Registers a module at a place such as "attention.self.query"; on the way there, modules that do
-/// nothing but hold others are made where there are none.
+/// nothing but hold others are made if there are none.
 template <class Registered>
 std::shared_ptr<Registered> register_at(torch::nn::Module& root,
                                         std::string_view path,

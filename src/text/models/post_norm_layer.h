@@ -51,7 +51,7 @@ struct PostNormLayerOptions {
 /// What all layers of a graph share.
 struct LayerGraph {
   onnx::Value is_seen;         ///< graph_seen_keys()
-  at::Tensor relative = {};    ///< as of RelativeEmbeddings::table(); undefined where there are none, …
+  at::Tensor relative = {};    ///< as of RelativeEmbeddings::table(); undefined if there are none, …
   onnx::Value distances = {};  ///< … and of its add_to()
 };
 

@@ -28,14 +28,14 @@ std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t
 
 /// What the texts of a batch need of them.
 struct RelativeRows {
-  at::Tensor embeddings = {};    ///< all, [2 * span, H]; undefined where there are none
+  at::Tensor embeddings = {};    ///< all, [2 * span, H]; undefined if there are none
   int64_t first = 0, count = 0;  ///< rows of them that the texts can tell apart
   at::Tensor rows = {};          ///< int64, from `first` on: encoder::RelativePositions::rows
 };
 
 class RelativeEmbeddings {
  public:
-  /// Registers `rel_embeddings`, and `LayerNorm` where there is one, at `path` in `root`.
+  /// Registers `rel_embeddings`, and `LayerNorm` if there is one, at `path` in `root`.
   RelativeEmbeddings(torch::nn::Module& root,
                      std::string_view path,
                      const RelativeEmbeddingsOptions& options,

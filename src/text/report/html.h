@@ -32,7 +32,7 @@ std::string table_head(const std::vector<std::string>& heads, std::string_view c
 /// A cell with a bar of this share of its width behind `text`.
 std::string bar_cell(double share, const std::string& text);
 
-/// A share as people read it: "58.3 %"; "–" if it is no number from 0 to 1.
+/// A share as people read it: "58.3 %"; "–" if it is not a number from 0 to 1.
 std::string format_share(double share);
 
 /// A whole page in the report's style, which runs no script and loads nothing, whatever its texts are.

@@ -56,7 +56,7 @@ double value_of(const EvalRecord& eval, const MetricInfo& metric) {
   return found == eval.metrics.end() ? kNan : found->second;
 }
 
-/// The values of the steps as they are and, where there are enough to hide the
+/// The values of the steps as they are and, if there are enough to hide the
 /// trend, their average over them.
 template <class Function>
 std::vector<ChartSeries> noisy_series(const std::string& name, const Steps& steps, Function&& value) {

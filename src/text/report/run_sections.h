@@ -19,10 +19,10 @@ std::string render_warnings(const ReportInput& input);
 /// The texts, or words, of each label, and a histogram of the lengths of texts.
 std::string render_training_data(const ReportInput& input);
 
-/// The notes on data and model that are no warnings.
+/// The notes on data and model that are not warnings.
 std::string render_notes(const ReportInput& input);
 
-/// A table of texts, without a heading; empty where there are none.
+/// A table of texts, without a heading; empty if there are none.
 std::string render_misread(const ReportInput& input);
 
 }  // namespace mezzo::text

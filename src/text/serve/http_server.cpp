@@ -177,7 +177,7 @@ MHD_Result HttpServer::State::begin(MHD_Connection* connection, const char* url,
   return MHD_YES;
 }
 
-/// A part of the body has come. Returns false where the connection is to be closed.
+/// A part of the body has come. Returns false if the connection is to be closed.
 bool HttpServer::State::keep(Exchange& exchange, const char* data, size_t size) {
   constexpr size_t kBodies = 64;  // of the largest size, which all requests together may have
   if (Clock::now() > exchange.begin + options.patience) return false;

@@ -11,7 +11,7 @@ namespace mezzo::text {
 
 /// What a client asks a model.
 struct PredictRequest {
-  std::string model = {};  ///< by its name; empty where the request names none
+  std::string model = {};  ///< by its name; empty if the request names none
   std::vector<std::string> texts = {};
   std::vector<std::string> text_pairs = {};  ///< as many, or none where texts stand alone
   bool is_many = false;                      ///< whether an array is the answer

@@ -7,7 +7,7 @@
 
 namespace mezzo::text {
 
-/// The hosts by which clients may call a server. A page of another site cannot read answers by a name of its own that
+/// The hosts by which clients may call a server. A page of another site cannot read answers by a separate name that
 /// it has pointed at this machine (DNS rebinding).
 ///
 /// Always allowed are IP addresses, which need no name, localhost and names that end in .localhost, the host that the

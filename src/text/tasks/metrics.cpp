@@ -77,7 +77,7 @@ struct LabelCounts {
   }
 };
 
-/// The report but for its accuracy.
+/// The report except its accuracy.
 ClassificationReport report_of(const std::vector<LabelCounts>& counts, std::vector<std::string> names) {
   ClassificationReport report;
   int64_t support = 0;

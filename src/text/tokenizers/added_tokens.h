@@ -124,7 +124,7 @@ class AddedVocabulary {
   ///   behind, as in tokenizers, and is put there.
   /// @param find        the id of a token of the vocabulary, or -1.
   /// @param normalize   for tokens that are found in the normalized text.
-  /// @throws c10::ValueError  where the files contradict each other.
+  /// @throws c10::ValueError  if the files contradict each other.
   AddedVocabulary(const std::string& source,
                   std::vector<AddedToken> added,
                   std::vector<std::pair<std::string, int32_t>>& vocabulary,

@@ -6,7 +6,7 @@
 
 namespace mezzo::text {
 
-/// The bytes that a text of RFC 4648's base64 stands for, or nullopt where it is none.
+/// The bytes that a text of RFC 4648's base64 stands for, or nullopt if it is none.
 inline std::optional<std::string> decode_base64(std::string_view text) {
   const auto digit = [](char c) {
     return c >= 'A' && c <= 'Z'   ? c - 'A'

@@ -35,7 +35,7 @@ inline std::string byte_token(unsigned byte) {
   return {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
 }
 
-/// The bytes that a text of such characters stands for; nullopt where it holds others.
+/// The bytes that a text of such characters stands for; nullopt if it holds others.
 inline std::optional<std::string> bytes_of_characters(std::string_view text) {
   static const std::array<int, 0x144> kBytes = [] {
     std::array<int, 0x144> bytes;

@@ -17,7 +17,7 @@ class Charsmap : public Normalizer {
   /// @param bytes  the array's size in bytes (little endian), the array, and the replacements,
   ///     each ended by a zero byte.
   /// @param where  what an error message begins with.
-  /// @throws c10::ValueError  where the sizes do not fit, or the replacements are not UTF-8.
+  /// @throws c10::ValueError  if the sizes do not fit, or the replacements are not UTF-8.
   Charsmap(std::string_view bytes, const std::string& where);
 
   void normalize(NormalizedText& text) const override;

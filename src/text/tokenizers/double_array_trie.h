@@ -17,8 +17,8 @@ class DoubleArrayTrie {
   DoubleArrayTrie() : DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>>()) {}
 
   /// Of equal keys the first counts. Ids must not be negative. Takes time in proportion to the
-  /// bytes of all keys, whatever they are, but for sorting them.
-  /// @throws c10::ValueError  where the array would need more than kMaxNodes.
+  /// bytes of all keys, whatever they are, except sorting them.
+  /// @throws c10::ValueError  if the array would need more than kMaxNodes.
   explicit DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>> keys);
 
   int32_t child(int32_t node, char byte) const {

@@ -52,7 +52,7 @@ class NormalizerSequence : public Normalizer {
   explicit NormalizerSequence(const JsonField& field);
 
   bool empty() const { return steps_.empty(); }
-  /// @throws c10::ValueError  where it makes the text more than 16 times as long, and 64 KiB more.
+  /// @throws c10::ValueError  if it makes the text more than 16 times as long, and 64 KiB more.
   void normalize(NormalizedText& text) const override;
   std::string operator()(std::string_view text) const {
     NormalizedText normalized{std::string(text)};

@@ -39,7 +39,7 @@ nlohmann::json unigram_vocabulary(const SentencepieceModel& model);
 
 /// The whole tokenizer.json that transformers makes of a model where no class says more: white space is written as
 /// "▁", and nothing is put around texts.
-/// @throws c10::ValueError  where the merges of its pieces would take many times the file's memory.
+/// @throws c10::ValueError  if the merges of its pieces would take many times the file's memory.
 nlohmann::json whole_document(const SentencepieceModel& model);
 
 /// Pieces that texts are searched for before all else: control pieces, such as "<s>", and those that users have

@@ -21,7 +21,7 @@ class TokenModel {
   /// counts.
   virtual std::vector<std::pair<std::string, int32_t>> vocabulary() const = 0;
 
-  /// Writes what tokenizer.json says of the vocabulary: "vocab", and "merges" where there are some.
+  /// Writes what tokenizer.json says of the vocabulary: "vocab", and "merges" if there are some.
   virtual void write(nlohmann::json& model) const = 0;
 };
 

@@ -49,7 +49,7 @@ class TokenizerConfig {
   /// @throws c10::ValueError  naming file and key of a class or a model type that mezzo has not.
   std::string tokenizer_class() const;
 
-  /// transformers writes 10^30 where there is no limit.
+  /// transformers writes 10^30 if there is no limit.
   int64_t model_max_length() const;
 
   /// A named special token, which errors tell the file of.
@@ -60,7 +60,7 @@ class TokenizerConfig {
   /// Whether the files name null: no such token, also where the class has one.
   bool is_dropped(const char* key) const { return config_.contains(key) && config_[key].is_null(); }
 
-  /// What a named special token (such as "unk_token") is, or nullopt where no file says so.
+  /// What a named special token (such as "unk_token") is, or nullopt if no file says so.
   std::optional<AddedToken> named_token(const char* key) const;
 
   /// The added tokens in the order in which transformers adds them.

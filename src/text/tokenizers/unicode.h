@@ -76,7 +76,7 @@ char32_t compose(char32_t first, char32_t second);
 /// Whether NFC makes one code point of this and one before it. Without Hangul.
 bool composes_with_previous(char32_t c);
 
-/// The two or three jamo of a Hangul syllable; the third is 0 where there are two.
+/// The two or three jamo of a Hangul syllable; the third is 0 if there are two.
 inline std::array<char32_t, 3> decompose_hangul(char32_t c) {
   const char32_t s = c - 0xAC00;
   return {0x1100 + s / 588, 0x1161 + s % 588 / 28, s % 28 == 0 ? 0 : 0x11A7 + s % 28};

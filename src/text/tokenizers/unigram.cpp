@@ -89,7 +89,7 @@ void Unigram::append_ids(std::string_view word, std::vector<int32_t>& ids) const
 /// In reverse, as the path is walked.
 void Unigram::append_unknown(std::string_view part, std::vector<int32_t>& ids) const {
   const auto byte_id = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-  const int32_t whole = trie_.find(part);  // may be a token all the same, if one too unlikely
+  const int32_t whole = trie_.find(part);  // may be a token anyway, if one too unlikely
   if (whole < 0 && byte_fallback_ && std::ranges::all_of(part, [&](char byte) { return byte_id(byte) >= 0; })) {
     for (size_t i = part.size(); i-- > 0;) ids.push_back(byte_id(part[i]));
   } else {

@@ -18,14 +18,14 @@ class BackgroundSave {
   struct Outcome {
     int64_t step = 0;
     std::exception_ptr error;  ///< null: it is on the disk
-    std::string warning;       ///< what is wrong all the same; empty: nothing
+    std::string warning;       ///< what is wrong anyway; empty: nothing
   };
   /// Returns a warning, or nothing. @throws std::exception
   using Write = std::function<std::string(const Checkpoint&)>;
 
   /// Copies what is to be written, and begins. Nothing may be under way.
   /// @param checkpoint  is taken; where this throws, it is as good as before
-  /// @throws std::exception  where there is no memory or no thread for it; then nothing is under way
+  /// @throws std::exception  if there is no memory or no thread for it; then nothing is under way
   void begin(Checkpoint& checkpoint, Write write);
 
   bool is_under_way() const { return written_.valid(); }

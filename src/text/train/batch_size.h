@@ -24,18 +24,18 @@ struct BatchSizeChoice {
 };
 
 /// The largest batch whose memory, were its texts the longest of the training set, fits what
-/// `memory` has available but for a reserve, and which has on average no more than kMaxAutoTokens
+/// `memory` has available except a reserve, and which has on average no more than kMaxAutoTokens
 /// tokens with all shares together.
 ///
 /// @param memory  of this rank's device; ranks of one host share it.
-/// @throws c10::ValueError  where not even one text fits.
+/// @throws c10::ValueError  if not even one text fits.
 BatchSizeChoice choose_batch_size(const TrainConfig& config,
                                   const RunSetup& setup,
                                   const Ranks& ranks,
                                   const MachineMemory& memory);
 
 /// Takes over what was chosen when a run began that now goes on, where `config` leaves it open: shares, and the batch
-/// size. @throws c10::ValueError  where that is no number
+/// size. @throws c10::ValueError  if that is not a number
 void keep_chosen(TrainConfig& config, const RunIdentity::Values& before);
 
 /// `config` with numbers for shares, batch size and epochs, and intervals in steps. The first two are those of the run

@@ -13,18 +13,18 @@ namespace mezzo::text {
 
 /// The checkpoint that `config.resume` asks for; "auto" without any is none. Ranks agree on it, and
 /// on what else decides which collectives they call, before any of them acts on it. Collective.
-/// @throws c10::ValueError  where there are some and none is intact, naming what is wrong with
+/// @throws c10::ValueError  if there are some and none is intact, naming what is wrong with
 ///     each; or where ranks see different ones.
 std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks);
 
 /// The settings of the run that goes on, if one does: of its checkpoint, or of its beginning, where it has none yet.
 RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<Checkpoint>& checkpoint);
 
-/// The flags of the identity that a run.json tells; none where there is no such file, or another.
+/// The flags of the identity that a run.json tells; none if there is no such file, or another.
 RunIdentity::Values recorded_flags(const std::filesystem::path& run_json);
 
 /// What keeps this run from being that of `run_json` again, as warnings: other numbers of ranks, settings, data; and
-/// another machine, on which the last bits may differ. @throws c10::ValueError  where it cannot be read
+/// another machine, on which the last bits may differ. @throws c10::ValueError  if it cannot be read
 std::vector<std::string> differences_from(const std::filesystem::path& run_json,
                                           const RunIdentity& identity,
                                           const RunIdentity::Values& environment);

@@ -17,12 +17,12 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup);
 /// The settings and texts that only the final evaluation depends on: --calibrate and --test.
 RunIdentity::Values final_evaluation_of(const TrainConfig& config, const RunSetup& setup);
 
-/// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where
+/// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  if
 /// ranks disagree, naming the first difference. Collective.
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks);
 
 /// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an
-/// earlier one differs. Empty where they agree.
+/// earlier one differs. Empty if they agree.
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
 std::string describe_difference(const RunIdentity::Values& was, const RunIdentity::Values& is);
 /// The same of a checkpoint; where the runs agree, whether its best model is the best by

@@ -92,7 +92,7 @@ std::vector<int64_t> counts_of_labels(const at::Tensor& targets, int64_t num_lab
   return {counts.const_data_ptr<int64_t>(), counts.const_data_ptr<int64_t>() + counts.numel()};
 }
 
-/// Of the texts that the model was measured on at last: nullopt where they are not known.
+/// Of the texts that the model was measured on at last: nullopt if they are not known.
 std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& setup) {
   const bool is_test = !setup.test.ids.empty();
   const ReadableTexts& readable = is_test ? setup.test_readable : setup.dev_readable;

@@ -27,7 +27,7 @@ namespace mezzo::text {
 at::Tensor deferred_table(const TrainConfig& config, const ModelForTask& model, int ranks);
 
 /// A model with all that updates it: the optimizer, whole or sharded; float32 masters, where the
-/// model itself is half; and the exchange of gradients, where there are several ranks. Every rank
+/// model itself is half; and the exchange of gradients, if there are several ranks. Every rank
 /// must make the same calls.
 class TrainingModel {
  public:

@@ -13,7 +13,8 @@ void write_results(const std::filesystem::path& file, const Trial::Settings& rec
 
 /// Reads results.json; its trials are sorted by number.
 /// @param drawn  the trials that this search draws
-/// @throws c10::ValueError  if the file is no results.json, if it names another recipe or other trials, or if a part is
+/// @throws c10::ValueError  if the file is not a results.json, if it names another recipe or other trials, or if a part
+/// is
 ///     missing.
 SearchResult read_results(const std::filesystem::path& file,
                           const Trial::Settings& recipe,

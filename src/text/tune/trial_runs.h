@@ -32,7 +32,7 @@ class TrialRuns {
 
   int64_t count() const { return std::ssize(runs_); }
 
-  /// The next that ends, once it does; nullopt where a stop was requested and all have ended.
+  /// The next that ends, once it does; nullopt if a stop was requested and all have ended.
   std::optional<Outcome> wait();
 
  private:

@@ -108,7 +108,7 @@ void bind_files(py::module_& m) {
   });
 
   using Column = std::vector<double>;
-  // std::vector<bool> is no array of bool.
+  // std::vector<bool> is not an array of bool.
   const auto of_flags = [](const std::vector<int>& values, const auto& score) {
     const std::unique_ptr<bool[]> flags(new bool[values.size()]);
     std::ranges::copy(values, flags.get());

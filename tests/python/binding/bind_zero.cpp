@@ -42,7 +42,7 @@ std::unique_ptr<mezzo::Optimizer> make(const std::vector<NamedParameter>& parame
 }
 
 /// What a program puts together: parameters, masters where asked for, and an optimizer,
-/// divided where there is a group.
+/// divided if there is a group.
 class Setup {
  public:
   Setup(const std::vector<std::pair<std::string, at::Tensor>>& parameters,

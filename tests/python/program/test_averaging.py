@@ -38,7 +38,7 @@ def averaging_adamw(*averages):
 @pytest.mark.parametrize("flags, dtype, rounding", [
     # 10 times the distance of two float32 runs on a Zen 5: 1e-5 of that to the last weights.
     (["--precision", "fp32"], None, 1e-4),
-    # The first steps overflow, in PyTorch's run as in this one: a skipped step is no part of the average, nor of its count.
+    # The first steps overflow, in PyTorch's run as in this one: a skipped step is not a part of the average, nor of its count.
     # fp16 rounds elsewhere here than there: 5 times the distance on a Zen 5. Counting the skipped steps makes it 0.46.
     (["--precision", "fp16", "--loss-scale", f"dynamic:{2.0**40}"], torch.float16, 0.1),
 ])  # fmt: skip

@@ -42,7 +42,7 @@ def of_three(data, tmp_path_factory):
     return {name: folder / name for name in KINDS}
 
 
-# Two ranks of three: the first adds up two shares, which is what the sum in the order of ranks does. One rank likewise, but for batches that
+# Two ranks of three: the first adds up two shares, which is what the sum in the order of ranks does. One rank likewise, except batches that
 # are added up themselves, (a1 + a2) + (b1 + b2), and masters, which take the shares in float32 and not their sum in half precision.
 @pytest.mark.parametrize("kind, ranks", itertools.product(KINDS, [1, 2, 4]))
 def test_as_many_shares_on_other_ranks_are_the_same_run(kind, ranks, data, of_three, tmp_path):

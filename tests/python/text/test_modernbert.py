@@ -103,7 +103,7 @@ def loss_gradients(logits, model, labels):
 
 def double(folder):
     """The model in float64, one text at a time: eager attention takes its softmax in float32, in which the other's
-    rows of padding, which see no token, are no numbers."""
+    rows of padding, which see no token, are not numbers."""
     model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="sdpa").eval().double()
     return model, lambda ids: torch.cat([model(torch.tensor([row])).logits for row in ids])
 

@@ -94,7 +94,7 @@ TEST(AtomicFileTest, SaysWhenTheFolderIsMissing) {
 
 TEST(AtomicFileTest, SaysWhenTheDiskIsFull) {
   const ScratchFolder folder;
-  // A full disk cannot be had without a mount, and /dev/full is no regular file; a file size
+  // A full disk cannot be had without a mount, and /dev/full is not a regular file; a file size
   // limit fails the same call.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

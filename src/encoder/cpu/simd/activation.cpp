@@ -7,7 +7,7 @@ namespace {
 
 using Bias = Elements<Element::kFloat>;
 
-// Passes hold what they use in variables of their own: a store through a pointer could change any
+// Passes hold what they use in separate variables: a store through a pointer could change any
 // other place, and it would be read anew for every vector.
 
 struct Forward {

@@ -7,7 +7,7 @@ namespace {
 
 using Factors = Elements<Element::kFloat>;
 
-/// The factors of dropout of each row, ones where there is none.
+/// The factors of dropout of each row, ones if there is none.
 class RowFactors {
  public:
   RowFactors(const GatedActivation& op, int64_t columns, float* memory) : op_(op), scratch_{memory, columns} {
