@@ -6,6 +6,7 @@ writes to them. With a scaler, mezzo's or torch.amp's, a step never waits for th
 Parameters of float16 or bfloat16 have float32 moments, which PyTorch's have not.
 """
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,10 +43,12 @@ class Optimizer(torch.optim.Optimizer):
     grad_norm: Tensor | None = None
     skipped: Tensor | None = None
 
-    def _set_options(self, max_grad_norm: float, stochastic_rounding_seed: int | None) -> None:
-        if not max_grad_norm >= 0:
+    def _set_options(self, max_grad_norm: float, stochastic_rounding_seed: int | None, **switches: bool) -> None:
+        if on := [name for name, is_on in switches.items() if is_on]:
+            raise ValueError(f"{type(self).__name__} does not support {on[0]}=True; leave it out, or use torch.optim.{type(self).__name__}")
+        if max_grad_norm is None or not max_grad_norm >= 0:
             raise ValueError(f"max_grad_norm must be at least 0, got {max_grad_norm}")
-        if stochastic_rounding_seed is not None and not -2**63 <= stochastic_rounding_seed < 2**63:
+        if stochastic_rounding_seed is not None and not -2**63 <= operator.index(stochastic_rounding_seed) < 2**63:
             raise ValueError(f"stochastic_rounding_seed must be from -2**63 to 2**63 - 1, got {stochastic_rounding_seed}")
         self.max_grad_norm = float(max_grad_norm)
         self.stochastic_rounding_seed = stochastic_rounding_seed
@@ -169,7 +172,7 @@ class Optimizer(torch.optim.Optimizer):
         gradient, half = parameter.grad, _half_copy(parameter)
         if half is not None and half.grad is not None:
             if gradient is not None:
-                raise ValueError(f"{type(self).__name__}: a parameter has a gradient of its own and one on its half copy; call "
+                raise ValueError(f"{type(self).__name__}: a parameter and its half copy both have a gradient; call "
                                  "accumulate_gradients() after every backward, or after none")
             gradient = half.grad
         takes = (torch.strided, torch.sparse_coo) if self._takes_sparse_gradients else (torch.strided,)
@@ -250,6 +253,8 @@ class Adam(Optimizer, torch.optim.Adam):
         maximize: steps along the gradient, not against it.
         max_grad_norm: see Optimizer.
         stochastic_rounding_seed: see Optimizer.
+        foreach, fused: without effect; there is one implementation, a fused one.
+        capturable, differentiable: must be False.
 
     Raises:
         ValueError: a hyperparameter out of its range, or a parameter that cannot be trained.
@@ -257,8 +262,9 @@ class Adam(Optimizer, torch.optim.Adam):
 
     def __init__(self, params: ParamsT, lr: float | Tensor = 1e-3, betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
                  max_grad_norm: float = 0.0, stochastic_rounding_seed: int | None = None) -> None:
-        self._set_options(max_grad_norm, stochastic_rounding_seed)
+        self._set_options(max_grad_norm, stochastic_rounding_seed, capturable=capturable, differentiable=differentiable)
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize, fused=True)
 
     def _operator(self) -> Callable[..., None]:
@@ -277,6 +283,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
     Args:
         params, lr, betas, eps, amsgrad, maximize: see Adam.
         weight_decay: shrinks the weights themselves, by `lr * weight_decay`.
+        foreach, fused, capturable, differentiable: see Adam.
         max_grad_norm, stochastic_rounding_seed: see Optimizer.
 
     Raises:
@@ -285,8 +292,9 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     def __init__(self, params: ParamsT, lr: float | Tensor = 1e-3, betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
                  max_grad_norm: float = 0.0, stochastic_rounding_seed: int | None = None) -> None:
-        self._set_options(max_grad_norm, stochastic_rounding_seed)
+        self._set_options(max_grad_norm, stochastic_rounding_seed, capturable=capturable, differentiable=differentiable)
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize, fused=True)
 
     _operator, _settings, _slots = Adam._operator, Adam._settings, Adam._slots
@@ -334,6 +342,7 @@ class SGD(Optimizer, torch.optim.SGD):
         dampening: share of the gradient that is left out of the momentum, from the second step on.
         weight_decay: added to the gradient, times the weight.
         nesterov: needs momentum, and no dampening.
+        foreach, fused, differentiable: see Adam.
         max_grad_norm, stochastic_rounding_seed: see Optimizer.
 
     Raises:
@@ -343,9 +352,10 @@ class SGD(Optimizer, torch.optim.SGD):
     _takes_sparse_gradients = True
 
     def __init__(self, params: ParamsT, lr: float | Tensor = 1e-3, momentum: float = 0, dampening: float = 0,
-                 weight_decay: float | Tensor = 0, nesterov: bool = False, *, maximize: bool = False, max_grad_norm: float = 0.0,
+                 weight_decay: float | Tensor = 0, nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+                 differentiable: bool = False, fused: bool | None = None, max_grad_norm: float = 0.0,
                  stochastic_rounding_seed: int | None = None) -> None:
-        self._set_options(max_grad_norm, stochastic_rounding_seed)
+        self._set_options(max_grad_norm, stochastic_rounding_seed, differentiable=differentiable)
         super().__init__(params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
                          maximize=maximize, fused=True)
 

@@ -51,9 +51,22 @@ def test_pytorchs_options_give_pytorchs_numbers(name, option):
         assert_equal(name, mine, theirs)
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
+def test_pytorchs_switches_of_implementations_change_nothing(name):
+    for switches in (dict(fused=True), dict(foreach=True), dict(foreach=None, fused=False, differentiable=False)):
+        mine, ours, theirs, oracle = pair(name, dict(lr=0.01), **switches)
+        give_gradients(torch.Generator().manual_seed(1), mine, theirs)
+        ours.step()
+        oracle.step()
+        assert_equal(name, mine, theirs)
+    for switch in ("differentiable",) if name == "SGD" else ("capturable", "differentiable"):
+        with pytest.raises(ValueError, match=f"^{name} does not support {switch}=True; leave it out, or use torch.optim.{name}$"):
+            getattr(mezzo.optim, name)(mine, **{switch: True})
+
+
 @pytest.mark.parametrize("name", INFOS)
 def test_pytorchs_errors_are_raised(name):
-    """Except complex parameters, which are refused at once, and flags that mezzo's optimizers do not have."""
+    """Except complex parameters, which are refused at once, and switches of implementations."""
     ours, seen = getattr(mezzo.optim, name), 0
     for error in INFOS[name].optim_error_inputs_func(device="cpu", dtype=torch.float32):
         given = error.optimizer_error_input
