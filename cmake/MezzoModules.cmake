@@ -59,6 +59,7 @@ endfunction()
 # put into LIBRARY; those of x86 only there. src/kernels/cpu/simd/instruction_set.h says how one is
 # chosen when the program runs.
 set(MEZZO_OPTIONS_FOR_avx2 -march=x86-64-v3)
+set(MEZZO_OPTIONS_FOR_avx2_vnni -march=x86-64-v3 -mavxvnni)
 set(MEZZO_OPTIONS_FOR_avx512 -march=x86-64-v4)
 set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4 -mavx512bf16 -mavx512vnni)
 if(MEZZO_BUILD_FUZZERS OR CMAKE_CXX_FLAGS_DEBUG MATCHES "-fsanitize=thread")

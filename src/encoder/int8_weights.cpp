@@ -13,6 +13,7 @@
 
 #include <cmath>
 
+#include "encoder/cpu/int8_products.h"
 #include "encoder/cpu/simd/kernels.h"
 
 namespace mezzo::encoder {
@@ -42,7 +43,8 @@ at::Tensor int8_weight(const at::Tensor& weight) {
   const auto largest = rows.abs().amax(1, /*keepdim=*/true);
   TORCH_CHECK_VALUE(at::isfinite(largest).all().item<bool>(), "int8_weight: the weight holds inf or NaN");
   const auto values = (rows * factors(largest, kLargest)).round().to(at::kChar);
-  return at::cat({values, scales_of(largest, kLargest).contiguous().view(at::kChar)}, 1);
+  const auto result = at::cat({values, scales_of(largest, kLargest).contiguous().view(at::kChar)}, 1);
+  return has_int8_products(result.device()) ? cpu::with_int8_panels(result) : result;
 }
 
 at::Tensor int8_scales(const at::Tensor& weight) {

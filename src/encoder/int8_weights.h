@@ -15,7 +15,8 @@ constexpr int64_t kTooDeepForInt8 = 1 << 16;
 constexpr int64_t kInt8ScaleBytes = 4;
 
 /// A weight [out, in] as kChar [out, in + kInt8ScaleBytes]: a row's integers, to nearest even, and the float32 that
-/// they are times, the largest magnitude of the row over 127.
+/// they are times, the largest magnitude of the row over 127. On CPUs the order that products read is kept behind it;
+/// changes in place do not reach that order.
 /// @throws c10::ValueError  for one with inf, NaN or kTooDeepForInt8 columns
 at::Tensor int8_weight(const at::Tensor& weight);
 

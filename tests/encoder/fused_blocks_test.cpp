@@ -516,6 +516,7 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const auto query = make(), key = make(), value = make(), grad = make(), residual = make(), product = make();
   const auto vector = at::randn({h}), rotary = rotary_table(100, h / heads, 50);
   const DropoutSite site{0.1, {1, 2, 3}};
+  const auto row_of_table = at::randint(7, {300}), added = at::randn({300, 70});
   const auto compute = [&] {
     at::Tensor log_sum_exp;
     const AttentionDescription plain{.num_heads = heads, .dropout = site};
@@ -567,6 +568,10 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
           of_activation.product, of_activation.output, of_activation.bias}) {
       results.push_back(tensor);
     }
+    // Two stripes of columns and three threads: rows are shared as well.
+    auto table = at::zeros({7, 70});
+    cpu::kBlockOps.add_rows_at(row_of_table, added, table);
+    results.push_back(table);
     return results;
   };
   const int threads = at::get_num_threads();

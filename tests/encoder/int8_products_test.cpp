@@ -111,7 +111,7 @@ TEST_F(Int8ProductsTest, AreTheSameForAnyNumberOfThreadsAndTogether) {
              third = int8_weight(at::randn({9, 64})), plain = at::randn({100, 30});
   const auto alone = std::vector{product(x, left, at::kFloat), product(x, right, at::kFloat),
                                  product(other, third, at::kFloat), at::mm(x, plain)};
-  for (const int threads : {1, 2, 5}) {
+  for (const int threads : {1, 2, 5, 64}) {
     at::set_num_threads(threads);
     Products products;
     const std::vector together{products.add(x, left.t(), at::kFloat), products.add(x, right.t(), at::kFloat),
@@ -121,6 +121,19 @@ TEST_F(Int8ProductsTest, AreTheSameForAnyNumberOfThreadsAndTogether) {
       expect_same(together[i], alone[i]);
     }
     EXPECT_TRUE(at::allclose(together[3], alone[3], 1e-4, 1e-4));  // float32, in another order
+  }
+}
+
+TEST_F(Int8ProductsTest, AWeightKeepsItsPanelsAndOthersAreMadeForEachProduct) {
+  for (const int64_t rows : {1, 20, 97, 300}) {
+    const auto weight = int8_weight(at::randn({200, 50})), x = at::randn({rows, 50});
+    const auto with_panels = product(x, weight, at::kFloat);
+    expect_same(product(x, weight.clone(), at::kFloat), with_panels);
+    // The panels are of all rows, so they do not serve a part of them.
+    expect_same(product(x, weight.narrow(0, 30, 90), at::kFloat), with_panels.narrow(1, 30, 90));
+    // What is kept is read: a change in place does not reach it.
+    weight.narrow(1, 0, 50).zero_();
+    expect_same(product(x, weight, at::kFloat), with_panels);
   }
 }
 

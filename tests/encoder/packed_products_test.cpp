@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "encoder/cpu/product_blocks.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "encoder/packed_weights.h"
 #include "kernels/cpu/simd/instruction_set.h"
@@ -144,6 +145,41 @@ TEST_F(PackedProductsTest, MatricesThatShareMemoryButNotShapeAreDifferent) {
   }
 }
 
+TEST_F(PackedProductsTest, BlocksCoverEachOutputOnce) {
+  const auto& kernels = *simd_kernels().products;
+  for (const int threads : {1, 2, 3, 6, 16, 64}) {
+    at::set_num_threads(threads);
+    for (int round = 0; round < 40; ++round) {
+      const std::vector<ProductSum> sums{random_sum(at::kFloat, 700, 900, 50), random_sum(at::kFloat, 10, 2000, 50),
+                                         {at::empty({0, 5}), {{at::empty({0, 3}), at::empty({3, 5})}}, false}};
+      std::vector<at::Tensor> covered;
+      for (const auto& sum : sums) {
+        covered.push_back(at::zeros(sum.output.sizes()));
+      }
+      const auto tasks = product_blocks(sums, kernels.tile_rows, kernels.panel_columns);
+      ASSERT_EQ(std::ssize(tasks.ends), threads);
+      ASSERT_EQ(tasks.ends.back(), std::ssize(tasks.blocks));
+      for (const auto& [sum, begin, end, first_column, columns] : tasks.blocks) {
+        EXPECT_LE(end - begin, kLargestRowBlock);
+        EXPECT_EQ(first_column % kernels.panel_columns, 0);
+        covered[sum].narrow(0, begin, end - begin).narrow(1, first_column, columns) += 1;
+      }
+      for (const auto& each : covered) {
+        EXPECT_TRUE((each == 1).all().item<bool>()) << threads << " threads, " << each.sizes();
+      }
+    }
+  }
+}
+
+TEST_F(PackedProductsTest, WithManyThreadsNoneReadsAWholeMatrix) {
+  at::set_num_threads(64);
+  const ProductSum sum{at::empty({640, 3072}), {{at::empty({640, 768}), at::empty({768, 3072})}}, false};
+  const auto tasks = product_blocks({&sum, 1}, /*tile_rows=*/8, /*panel_columns=*/48);
+  for (const auto& block : tasks.blocks) {
+    EXPECT_LE(block.columns, 3072 / 8);
+  }
+}
+
 TEST_F(PackedProductsTest, OfPackedWeightsAreThoseOfTheWeights) {
   if (!can_be_packed({at::empty({64, 8}), {{at::empty({64, 8}), at::empty({8, 8})}}, false})) {
     GTEST_SKIP() << "LibTorch's products are the faster ones here";
@@ -167,7 +203,7 @@ TEST_F(PackedProductsTest, OfPackedWeightsAreThoseOfTheWeights) {
                                           {at::empty({rows, 37}, dtype), {{wide, packed.clone()}}, false}};
       at::set_num_threads(1);
       compute_packed(right);
-      for (const int threads : {1, 2, 3, 4}) {
+      for (const int threads : {1, 2, 3, 64}) {
         at::set_num_threads(threads);
         compute_packed(sums);
         for (size_t i = 0; i < sums.size(); ++i) {

@@ -5,9 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <functional>
 
-#include "encoder/cpu/row_blocks.h"
+#include "encoder/cpu/kept_behind.h"
+#include "encoder/cpu/product_blocks.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "encoder/int8_weights.h"
 #include "kernels/cpu/share_out.h"
@@ -39,21 +39,28 @@ struct QuantizedRows {
   at::Tensor source, values, scales, least;
 };
 
-/// A weight in panels, and the scales and sums of its rows.
-struct PackedInt8Weight {
-  PackedInt8Weight(const Int8Kernels& kernels, const at::Tensor& transposed)
-      : weight(transposed.t()), depth(weight.size(1) - kInt8ScaleBytes) {
-    const int64_t width = kernels.panel_columns, columns = (weight.size(0) + width - 1) / width * width;
-    scales = at::zeros({columns}, at::kFloat);
-    scales.narrow(0, 0, weight.size(0)).copy_(int8_scales(weight));
-    sums = at::empty({columns}, at::kInt);
-    packed = at::empty({columns, kernels.row_bytes(depth)}, at::kChar);
-  }
-
-  at::Tensor weight;  ///< [N, depth + kInt8ScaleBytes]
-  int64_t depth;
-  at::Tensor scales, sums, packed;
+/// What lies behind the memory of an int8_weight(): its panels, and the scales and sums of its rows.
+struct Int8Panels {
+  at::Tensor values;  ///< [N, depth + kInt8ScaleBytes]
+  at::Tensor packed, scales, sums;
 };
+
+Int8Panels pack(const Int8Kernels& kernels, const at::Tensor& weight) {
+  const int64_t rows = weight.size(0), depth = weight.size(1) - kInt8ScaleBytes, width = kernels.panel_columns,
+                columns = (rows + width - 1) / width * width, step = kInt8PanelsOfATask * width;
+  const Int8Panels made{weight, at::empty({columns, kernels.row_bytes(depth)}, at::kChar),
+                        at::zeros({columns}, at::kFloat), at::empty({columns}, at::kInt)};
+  made.scales.narrow(0, 0, rows).copy_(int8_scales(weight));
+  share_out((rows + step - 1) / step, [&](const auto& next) {
+    for (int64_t i = next(); i >= 0; i = next()) {
+      const int64_t begin = i * step;
+      auto* packed = static_cast<char*>(made.packed.mutable_data_ptr()) + begin * kernels.row_bytes(depth);
+      kernels.pack_panels(weight.const_data_ptr<int8_t>(), weight.stride(0), begin, std::min(step, rows - begin), depth,
+                          reinterpret_cast<int32_t*>(packed), made.sums.mutable_data_ptr<int32_t>() + begin);
+    }
+  });
+  return made;
+}
 
 }  // namespace
 
@@ -64,7 +71,7 @@ void compute_int8(std::span<const ProductSum> sums) {
   const Int8Kernels& kernels = *simd_kernels().int8;
   std::vector<QuantizedRows> lefts;
   std::vector<size_t> left_of;
-  std::vector<PackedInt8Weight> rights;
+  std::vector<Int8Panels> rights;
   for (const auto& sum : sums) {
     const auto& [left, right] = sum.terms.front();
     TORCH_INTERNAL_ASSERT(sum.terms.size() == 1 && !sum.adds && right.stride(0) == 1 && sum.output.is_contiguous());
@@ -75,44 +82,40 @@ void compute_int8(std::span<const ProductSum> sums) {
     if (same == lefts.end()) {
       lefts.emplace_back(kernels, left);
     }
-    rights.emplace_back(kernels, right);
+    const auto* kept = kept_behind_transposed<Int8Panels>(right);
+    rights.push_back(kept != nullptr ? *kept : pack(kernels, right.t()));
   }
 
-  std::vector<std::function<void()>> preparations;
+  struct RowsOfATask {
+    const QuantizedRows* rows;
+    int64_t begin, end;
+  };
+  std::vector<RowsOfATask> parts;
   for (const auto& rows : lefts) {
     for (int64_t begin = 0, count = rows.source.size(0); begin < count; begin += kRowsOfATask) {
-      preparations.emplace_back([&kernels, &rows, begin, end = std::min(count, begin + kRowsOfATask)] {
-        kernels.quantize_rows(read_span(rows.source), rows.source.stride(0), rows.view(), begin, end);
-      });
+      parts.push_back({&rows, begin, std::min(count, begin + kRowsOfATask)});
     }
   }
-  for (const auto& right : rights) {
-    const int64_t columns = right.weight.size(0), step = kInt8PanelsOfATask * kernels.panel_columns;
-    for (int64_t begin = 0; begin < columns; begin += step) {
-      preparations.emplace_back([&kernels, &right, begin, count = std::min(step, columns - begin)] {
-        auto* packed = static_cast<char*>(right.packed.mutable_data_ptr()) + begin * kernels.row_bytes(right.depth);
-        kernels.pack_panels(right.weight.const_data_ptr<int8_t>(), right.weight.stride(0), begin, count, right.depth,
-                            reinterpret_cast<int32_t*>(packed), right.sums.mutable_data_ptr<int32_t>() + begin);
-      });
-    }
-  }
-  share_out(static_cast<int64_t>(preparations.size()), [&](const auto& next) {
+  share_out(std::ssize(parts), [&](const auto& next) {
     for (int64_t i = next(); i >= 0; i = next()) {
-      preparations[i]();
+      const auto& [rows, begin, end] = parts[i];
+      kernels.quantize_rows(read_span(rows->source), rows->source.stride(0), rows->view(), begin, end);
     }
   });
 
-  const auto tasks = row_blocks(sums, kernels.tile_rows);
+  const auto tasks = product_blocks(sums, kernels.tile_rows, kernels.panel_columns);
   share_out(tasks.ends, [&](const auto& next) {
     for (int64_t i = next(); i >= 0; i = next()) {
-      const auto& [sum, begin, end] = tasks.blocks[i];
+      const auto& [sum, begin, end, first_column, columns] = tasks.blocks[i];
       const auto& output = sums[sum].output;
       kernels.rows({lefts[left_of[sum]].view(), static_cast<const int32_t*>(rights[sum].packed.const_data_ptr()),
                     rights[sum].scales.const_data_ptr<float>(), rights[sum].sums.const_data_ptr<int32_t>(),
-                    output.size(1), write_span(output)},
+                    first_column, first_column + columns, output.size(1), write_span(output)},
                    begin, end);
     }
   });
 }
+
+at::Tensor with_int8_panels(const at::Tensor& weight) { return keep_behind(pack(*simd_kernels().int8, weight)); }
 
 }  // namespace mezzo::encoder::cpu

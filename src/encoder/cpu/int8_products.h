@@ -14,4 +14,8 @@ bool is_int8(const ProductSum& sum);
 /// @param sums  of one term each, not added to their outputs
 void compute_int8(std::span<const ProductSum> sums);
 
+/// The same int8 weight, with the order in memory that products read kept behind it. Products with any other int8
+/// weight make that order each time. Needs has_int8_products().
+at::Tensor with_int8_panels(const at::Tensor& weight);
+
 }  // namespace mezzo::encoder::cpu

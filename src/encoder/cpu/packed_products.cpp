@@ -3,10 +3,10 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
-#include "encoder/cpu/row_blocks.h"
+#include "encoder/cpu/kept_behind.h"
+#include "encoder/cpu/product_blocks.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "encoder/packed_weights.h"
 #include "kernels/cpu/share_out.h"
@@ -16,14 +16,12 @@
 namespace mezzo::encoder::cpu {
 
 using kernels::cpu::read_span;
-using kernels::cpu::share_begin;
 using kernels::cpu::share_out;
 using kernels::cpu::write_span;
 namespace {
 
-constexpr int64_t kFewestRows = 64;     // fewer do not pay for packing what they are multiplied by
-constexpr int64_t kPanelsOfATask = 4;   // packed by one task
-constexpr int64_t kTasksOfAThread = 4;  // of columns, where rows are few
+constexpr int64_t kFewestRows = 64;    // fewer do not pay for packing what they are multiplied by
+constexpr int64_t kPanelsOfATask = 4;  // packed by one task
 
 bool is_readable(const at::Tensor& matrix) { return matrix.stride(0) == 1 || matrix.stride(1) == 1; }
 
@@ -35,20 +33,10 @@ struct PackedWeight {
   at::Tensor panels;  ///< of their transpose
 };
 
-void delete_packed_weight(void* weight) { delete static_cast<PackedWeight*>(weight); }
-
-const PackedWeight* packed_weight_behind(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.storage().data_ptr().cast_context<PackedWeight>(&delete_packed_weight) : nullptr;
-}
-
 /// The panels of a matrix that is all of a packed_weight(), transposed; or nullptr.
 const float* kept_panels(const at::Tensor& matrix) {
-  const auto* weight = packed_weight_behind(matrix);
-  const bool is_all = weight != nullptr && matrix.dim() == 2 && matrix.stride(0) == 1 &&
-                      matrix.stride(1) == matrix.size(0) && matrix.numel() == weight->values.numel() &&
-                      matrix.size(0) == weight->values.size(1) &&
-                      matrix.const_data_ptr() == weight->values.const_data_ptr();
-  return is_all ? weight->panels.const_data_ptr<float>() : nullptr;
+  const auto* weight = kept_behind_transposed<PackedWeight>(matrix);
+  return weight != nullptr ? weight->panels.const_data_ptr<float>() : nullptr;
 }
 
 /// The matrices that stand on the right, each once, in the order in which kernels read them.
@@ -123,47 +111,6 @@ bool are_ours(at::ScalarType dtype) {
   return simd_kernels().products != nullptr && has_kernel(dtype) && !is_fast_in_libtorch(dtype);
 }
 
-struct Block {
-  size_t sum;
-  int64_t begin, end;             ///< rows
-  int64_t first_column, columns;  ///< from the first of a panel on
-};
-
-struct Blocks {
-  std::vector<Block> blocks;
-  std::vector<int64_t> ends;  ///< of each thread's
-};
-
-/// How threads share the sums: by rows, as panels are read for each block of them; but columns where rows are too few.
-Blocks blocks_of(std::span<const ProductSum> sums, const ProductKernels& kernels) {
-  Blocks result;
-  if (std::ranges::any_of(sums, [](const ProductSum& sum) { return sum.output.size(0) > kLargestRowBlock; })) {
-    const auto by_rows = row_blocks(sums, kernels.tile_rows);
-    for (const auto& [sum, begin, end] : by_rows.blocks) {
-      result.blocks.push_back({sum, begin, end, 0, sums[sum].output.size(1)});
-    }
-    result.ends = by_rows.ends;
-    return result;
-  }
-  const int64_t threads = at::get_num_threads(), width = kernels.panel_columns;
-  std::vector<std::vector<Block>> of_threads(threads);
-  for (size_t i = 0; i < sums.size(); ++i) {
-    const int64_t rows = sums[i].output.size(0), columns = sums[i].output.size(1);
-    const int64_t panels = rows > 0 ? (columns + width - 1) / width : 0;
-    const int64_t count = std::min(panels, kTasksOfAThread * threads);
-    for (int64_t task = 0; task < count; ++task) {
-      const int64_t begin = share_begin(panels, task, count) * width,
-                    end = std::min(columns, share_begin(panels, task + 1, count) * width);
-      of_threads[task * threads / count].push_back({i, 0, rows, begin, end - begin});
-    }
-  }
-  for (const auto& blocks : of_threads) {
-    result.blocks.insert(result.blocks.end(), blocks.begin(), blocks.end());
-    result.ends.push_back(std::ssize(result.blocks));
-  }
-  return result;
-}
-
 }  // namespace
 
 bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
@@ -212,7 +159,7 @@ void compute_packed(std::span<const ProductSum> sums) {
                        write_span(output), sums[i].adds});
     scratch_size = std::max(scratch_size, kernels.scratch(output.size(1)));
   }
-  const auto tasks = blocks_of(sums, kernels);
+  const auto tasks = product_blocks(sums, kernels.tile_rows, kernels.panel_columns);
   share_out(tasks.ends, [&](const auto& next) {
     const auto scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
@@ -237,13 +184,9 @@ at::Tensor packed_weight(const at::Tensor& weight, at::ScalarType dtype) {
   cpu::PackedMatrices packed(*cpu::simd_kernels().products);
   packed.add(values.t());
   packed.pack();
-  auto behind = std::make_unique<cpu::PackedWeight>(cpu::PackedWeight{values, packed.memory()});
-  at::DataPtr memory(values.mutable_data_ptr(), behind.get(), &cpu::delete_packed_weight, values.device());
-  behind.release();  // NOLINT: the memory's now
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), values.nbytes(), std::move(memory));
-  return at::empty({0}, values.options()).set_(storage, 0, values.sizes(), values.strides());
+  return cpu::keep_behind(cpu::PackedWeight{values, packed.memory()});
 }
 
-bool is_packed_weight(const at::Tensor& weight) { return cpu::packed_weight_behind(weight) != nullptr; }
+bool is_packed_weight(const at::Tensor& weight) { return cpu::kept_behind<cpu::PackedWeight>(weight) != nullptr; }
 
 }  // namespace mezzo::encoder

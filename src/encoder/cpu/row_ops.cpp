@@ -10,6 +10,7 @@
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cpu/row_tasks.h"
 #include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 
 namespace mezzo::encoder::cpu {
@@ -137,15 +138,24 @@ EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
 }
 
 void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& table) {
-  constexpr int64_t kColumns = 64;  // of one task: rows are added in turn, so columns are what can be shared out
+  constexpr int64_t kColumns = 64;  // of one task
   const auto* index = indices.const_data_ptr<int64_t>();
   const auto* from = rows.const_data_ptr<float>();
   auto* to = table.mutable_data_ptr<float>();
-  const int64_t columns = rows.size(1);
-  at::parallel_for(0, columns, kColumns, [&](int64_t begin, int64_t end) {
-    for (int64_t t = 0; t < rows.size(0); ++t) {
-      for (int64_t i = begin; i < end; ++i) {
-        to[index[t] * columns + i] += from[t * columns + i];
+  const int64_t columns = rows.size(1), stripes = (columns + kColumns - 1) / kColumns;
+  // A task adds to every `classes`-th row of the table, in the order of `rows`: the sums are the same for any number of
+  // threads.
+  const int64_t classes = (at::get_num_threads() + stripes - 1) / std::max<int64_t>(stripes, 1);
+  kernels::cpu::share_out(stripes * classes, [&](const auto& next) {
+    for (int64_t task = next(); task >= 0; task = next()) {
+      const int64_t begin = task / classes * kColumns, end = std::min(columns, begin + kColumns), mine = task % classes;
+      for (int64_t t = 0; t < rows.size(0); ++t) {
+        if (classes > 1 && index[t] % classes != mine) {
+          continue;
+        }
+        for (int64_t i = begin; i < end; ++i) {
+          to[index[t] * columns + i] += from[t * columns + i];
+        }
       }
     }
   });

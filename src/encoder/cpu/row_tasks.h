@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -19,6 +20,8 @@ namespace mezzo::encoder::cpu {
 /// Rows of one task. Fixed, so that sums over rows are split in the same way
 /// for any number of threads.
 constexpr int64_t kRows = 32;
+
+constexpr int64_t kAdditionsOfATask = 16384;  // fewer take less time than it takes to wake a thread
 
 inline int64_t num_tasks(int64_t rows) { return (rows + kRows - 1) / kRows; }
 
@@ -43,11 +46,15 @@ at::Tensor for_rows_with_sums(int64_t rows, int64_t columns, int64_t num_sums, c
   for_rows(rows, columns, [&](int64_t begin, int64_t end, float* scratch) {
     compute(begin, end, sums + begin / kRows * size, scratch);
   });
-  for (int64_t task = 1; task < num_tasks(rows); ++task) {
-    for (int64_t i = 0; i < size; ++i) {
-      sums[i] += sums[task * size + i];
-    }
-  }
+  const int64_t tasks = num_tasks(rows);
+  at::parallel_for(0, size, std::max<int64_t>(kAdditionsOfATask / std::max<int64_t>(tasks, 1), 64),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t task = 1; task < tasks; ++task) {
+                       for (int64_t i = begin; i < end; ++i) {
+                         sums[i] += sums[task * size + i];
+                       }
+                     }
+                   });
   return partial.select(0, 0);
 }
 

@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "encoder/cpu/simd/product_tile.h"
 #include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
@@ -11,26 +12,37 @@ namespace {
 // adds the products up (VNNI), else two int16. Either way sums are exact, so that they are the same on
 // all processors.
 
-#define MEZZO_UNROLL _Pragma("GCC unroll 16")
+int32_t word_at(const void* place) {
+  int32_t word;
+  __builtin_memcpy(&word, place, sizeof word);
+  return word;
+}
 
-#ifdef __AVX512VNNI__
-/// The instruction takes what is on the left without a sign: so much more than it is that the least is 0.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+/// The instruction takes the left side without a sign, so its values are differences from the row's least one.
 struct Words {
   using Value = uint8_t;
   static constexpr int64_t kValues = 4;
   static constexpr bool kFromLeast = true;
 
-  static Ints add_product(Ints sum, int32_t left, Ints right) {
-    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(left), (__m512i)right);
-  }
-  static int32_t of_weights(const int8_t* weights) {
-    int32_t word;
-    __builtin_memcpy(&word, weights, sizeof word);
-    return word;
+#ifdef __AVX512VNNI__
+  static Ints add_product(Ints sum, const char* left, Ints right) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(word_at(left)), (__m512i)right);
   }
   static void store(Value* to, Ints values) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)values));
   }
+#else
+  static Ints add_product(Ints sum, const char* left, Ints right) {
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, _mm256_set1_epi32(word_at(left)), (__m256i)right);
+  }
+  static void store(Value* to, Ints values) {
+    const auto low = _mm256_castsi256_si128((__m256i)values), high = _mm256_extracti128_si256((__m256i)values, 1);
+    const auto words = _mm_packs_epi32(low, high);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+  }
+#endif
+  static int32_t of_weights(const int8_t* weights) { return word_at(weights); }
 };
 #else
 struct Words {
@@ -39,15 +51,15 @@ struct Words {
   static constexpr bool kFromLeast = false;
 
 #ifdef __AVX512F__
-  static Ints add_product(Ints sum, int32_t left, Ints right) {
-    return sum + (Ints)_mm512_madd_epi16(_mm512_set1_epi32(left), (__m512i)right);
+  static Ints add_product(Ints sum, const char* left, Ints right) {
+    return sum + (Ints)_mm512_madd_epi16(_mm512_set1_epi32(word_at(left)), (__m512i)right);
   }
   static void store(Value* to, Ints values) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)values));
   }
 #else
-  static Ints add_product(Ints sum, int32_t left, Ints right) {
-    return sum + (Ints)_mm256_madd_epi16(_mm256_set1_epi32(left), (__m256i)right);
+  static Ints add_product(Ints sum, const char* left, Ints right) {
+    return sum + (Ints)_mm256_madd_epi16(_mm256_set1_epi32(word_at(left)), (__m256i)right);
   }
   static void store(Value* to, Ints values) {
     const auto low = _mm256_castsi256_si128((__m256i)values), high = _mm256_extracti128_si256((__m256i)values, 1);
@@ -61,13 +73,8 @@ struct Words {
 };
 #endif
 
-// A tile of the output: sums in most registers (AVX2 has 16, AVX-512 32), as for floats.
-#ifdef __AVX512F__
-constexpr int kRows = 8, kVectors = 3;
-#else
-constexpr int kRows = 6, kVectors = 2;
-#endif
-constexpr int64_t kColumns = kVectors * kWidth;
+constexpr int kRows = kTileRows, kVectors = kTileVectors;
+constexpr int64_t kColumns = kTileColumns;
 
 int64_t words_of(int64_t depth) { return (depth + Words::kValues - 1) / Words::kValues; }
 int64_t row_bytes(int64_t depth) { return words_of(depth) * static_cast<int64_t>(sizeof(int32_t)); }
@@ -147,24 +154,6 @@ void quantize_rows(ConstSpan x, int64_t row_stride, const Int8Rows& to, int64_t 
   });
 }
 
-/// One word of each of kCount rows times one row of a panel, added to the sums. Of every three rows
-/// there is a pointer to the first, for all to stay in registers.
-template <int kCount>
-[[gnu::always_inline]] inline void add_column(const char* first,
-                                              const char* second,
-                                              const char* third,
-                                              int64_t row,
-                                              const int32_t* panel,
-                                              Ints (&sums)[kCount][kVectors]) {
-  Ints right[kVectors];
-  MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) { __builtin_memcpy(&right[v], panel + v * kWidth, sizeof(Ints)); }
-  MEZZO_UNROLL for (int i = 0; i < kCount; ++i) {
-    int32_t word;
-    __builtin_memcpy(&word, (i < 3 ? first : i < 6 ? second : third) + i % 3 * row, sizeof word);
-    MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) { sums[i][v] = Words::add_product(sums[i][v], word, right[v]); }
-  }
-}
-
 /// kCount rows from `row` on times one panel, whose first column is `column`.
 template <int kCount>
 [[gnu::noinline]] void tile(const Int8Product& op, int64_t row, const int32_t* panel, int64_t column) {
@@ -178,7 +167,7 @@ template <int kCount>
   }
   const char *first = rows.values + row * bytes, *second = first + 3 * bytes, *third = second + 3 * bytes;
   _Pragma("GCC unroll 4") for (int64_t k = 0; k < words; ++k) {
-    add_column<kCount>(first, second, third, bytes, panel, sums);
+    add_column<Words, kCount>(first, second, third, bytes, panel, sums);
     first += sizeof(int32_t);
     second += sizeof(int32_t);
     third += sizeof(int32_t);
@@ -204,22 +193,12 @@ template <int kCount>
   });
 }
 
-template <int kCount = kRows>
-void tile_of(int64_t count, const Int8Product& op, int64_t row, const int32_t* panel, int64_t column) {
-  if constexpr (kCount > 1) {
-    if (count < kCount) {
-      return tile_of<kCount - 1>(count, op, row, panel, column);
-    }
-  }
-  tile<kCount>(op, row, panel, column);
-}
-
 void int8_product(const Int8Product& op, int64_t begin, int64_t end) {
   const int64_t panel_size = words_of(op.rows.depth) * kColumns;
-  const int32_t* panel = op.packed;
-  for (int64_t column = 0; column < op.columns; column += kColumns, panel += panel_size) {
+  const int32_t* panel = op.packed + op.first_column / kColumns * panel_size;
+  for (int64_t column = op.first_column; column < op.last_column; column += kColumns, panel += panel_size) {
     for (int64_t row = begin; row < end; row += kRows) {
-      tile_of(at_most(kRows, end - row), op, row, panel, column);
+      with_rows(at_most(kRows, end - row), [&]<int kCount> { tile<kCount>(op, row, panel, column); });
     }
   }
 }

@@ -270,6 +270,8 @@ struct Int8Product {
   const int32_t* packed;
   const float* scales;         ///< [N], and up to a whole panel of anything
   const int32_t* weight_sums;  ///< likewise: of each column
+  int64_t first_column;        ///< to compute, the first of a panel
+  int64_t last_column;         ///< behind the last to compute
   int64_t columns;             ///< N
   Span output;                 ///< [M, N], contiguous
 };

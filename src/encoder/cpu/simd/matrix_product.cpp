@@ -1,5 +1,6 @@
 #include <initializer_list>
 
+#include "encoder/cpu/simd/product_tile.h"
 #include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
@@ -14,14 +15,8 @@ namespace {
 // that makes fewer passes over the output and is 2 % faster, but longer sums are less accurate.
 constexpr int64_t kDepth = 384;
 
-// A tile of the output: sums in most registers (AVX2 has 16, AVX-512 32), some vectors of b and
-// one value of a in others.
-#ifdef __AVX512F__
-constexpr int kRows = 8, kVectors = 3;
-#else
-constexpr int kRows = 6, kVectors = 2;
-#endif
-constexpr int64_t kColumns = kVectors * kWidth;
+constexpr int kRows = kTileRows, kVectors = kTileVectors;
+constexpr int64_t kColumns = kTileColumns;
 
 constexpr int64_t kRowsAhead = 8;       // rows are read ahead while others are packed, which lie far from each other
 constexpr int64_t kPanelsATime = 4;     // filled by neighbouring cache lines of each row
@@ -31,8 +26,6 @@ constexpr int64_t kLine = 16;  // words of a cache line
 // A line is read ahead every so many steps: a panel while the rows of a whole block pass by.
 constexpr int64_t kLineSteps = kLargestRowBlock / kRows / (kColumns / kLine);
 static_assert(kLineSteps % 4 == 0, "steps are unrolled by 4");
-
-#define MEZZO_UNROLL _Pragma("GCC unroll 16")
 
 struct FloatWords {
   static constexpr int64_t kValues = 1;  ///< of a word
@@ -131,23 +124,6 @@ struct Rows {
   int64_t row, step;
 };
 
-/// One column of a times one row of b, added to the sums. Of every three rows of a there is a
-/// pointer to the first, for all to stay in registers.
-template <class Words, int kCount>
-[[gnu::always_inline]] inline void add_column(const char* first,
-                                              const char* second,
-                                              const char* third,
-                                              int64_t row,
-                                              const float* b,
-                                              Floats (&sums)[kCount][kVectors]) {
-  Floats right[kVectors];
-  MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) { right[v] = load(b + v * kWidth); }
-  MEZZO_UNROLL for (int i = 0; i < kCount; ++i) {
-    const char* word = (i < 3 ? first : i < 6 ? second : third) + i % 3 * row;
-    MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) { sums[i][v] = Words::add_product(sums[i][v], word, right[v]); }
-  }
-}
-
 /// Where a tile belongs: rows of sums so far, which are added to or overwritten, and where the
 /// total is rounded into, if it is.
 struct Place {
@@ -196,14 +172,9 @@ template <class Words, bool kAdd, Element kResult, int kCount>
   }
 }
 
-template <class Words, bool kAdd, Element kResult = Element::kFloat, int kCount = kRows>
+template <class Words, bool kAdd, Element kResult = Element::kFloat>
 void tile_of(int64_t count, const Rows& a, const float* b, int64_t depth, const Place& c, const float* ahead) {
-  if constexpr (kCount > 1) {
-    if (count < kCount) {
-      return tile_of<Words, kAdd, kResult, kCount - 1>(count, a, b, depth, c, ahead);
-    }
-  }
-  tile<Words, kAdd, kResult, kCount>(a, b, depth, c, ahead);
+  with_rows(count, [&]<int kCount> { tile<Words, kAdd, kResult, kCount>(a, b, depth, c, ahead); });
 }
 
 /// to[j * stride + i] = word j of row i of `from`, 8 of each; rows lie `row` bytes apart.

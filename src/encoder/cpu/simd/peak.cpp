@@ -60,7 +60,7 @@ float bfloat16(int64_t rounds) {
 
 #ifdef __AVX2__
 float int8(int64_t rounds) {
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   const Ints ones = Ints{} + 0x01010101;
 #else
   const Ints ones = Ints{} + 0x00010001;
@@ -68,6 +68,8 @@ float int8(int64_t rounds) {
   const Ints sums = run(rounds, ones, ones, [](Ints sum, Ints a, Ints b) {
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif defined(__AVXVNNI__)
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
 #elif defined(__AVX512BW__)
     return sum + (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #else
@@ -89,7 +91,7 @@ const PeakLoops peak_loops = {
 #else
     .bfloat16 = {},
 #endif
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = {int8, 4 * kOperations},
 #elif defined(__AVX2__)
     .int8 = {int8, 2 * kOperations},  // which are multiplied as int16

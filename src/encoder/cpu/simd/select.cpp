@@ -1,3 +1,7 @@
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/instruction_set.h"
 
@@ -10,6 +14,10 @@ extern const SimdKernels table;
 namespace avx2 {
 extern const SimdKernels table;
 }
+namespace avx2_vnni {
+extern const Int8Kernels int8_kernels;
+extern const PeakLoops peak_loops;
+}  // namespace avx2_vnni
 namespace avx512 {
 extern const SimdKernels table;
 }
@@ -29,10 +37,28 @@ constexpr const SimdKernels* kTables[] = {
 #endif
 };
 
+#ifdef __x86_64__
+/// AVX-VNNI, which processors without AVX-512 may have. clang 16 has no name for it.
+bool has_avx_vnni() {
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 4) != 0;
+}
+#endif
+
 }  // namespace
 
 const SimdKernels& simd_kernels() {
-  static const SimdKernels& chosen = *kernels::cpu::tables_for(kernels::cpu::instruction_set(), kTables).back();
+  static const SimdKernels chosen = [] {
+    const auto set = kernels::cpu::instruction_set();
+    SimdKernels table = *kernels::cpu::tables_for(set, kTables).back();
+#ifdef __x86_64__
+    if (set == kernels::cpu::InstructionSet::kAvx2 && has_avx_vnni()) {
+      table.int8 = &avx2_vnni::int8_kernels;
+      table.peak = &avx2_vnni::peak_loops;
+    }
+#endif
+    return table;
+  }();
   return chosen;
 }
 
