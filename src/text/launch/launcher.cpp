@@ -14,6 +14,7 @@
 #include <string>
 
 #include "distributed/group/hosted_store.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/io/failure_record.h"
 #include "text/launch/launch_round.h"
 
@@ -54,7 +55,7 @@ void check(const LaunchOptions& options) {
   check_seconds("join_seconds", options.join_seconds());
   const bool has_master = !options.master_addr().empty();
   TORCH_CHECK_VALUE(has_master || options.nnodes() == 1, "with ", options.nnodes(),
-                    " nodes master_addr and master_port are needed: where node 0 can be reached");
+                    " nodes master_addr and master_port are needed, to reach node 0");
   const int64_t highest = kMostPorts - (options.nnodes() > 1 ? 1 + options.max_restarts() : 0);
   TORCH_CHECK_VALUE(!has_master || (options.master_port() >= 1 && options.master_port() <= highest), "master_port is ",
                     options.master_port(), ", expected 1 to ", highest);
@@ -123,18 +124,24 @@ class Launcher {
     if (options_.node_rank() == 0) store = distributed::host_store(options_.master_port());
     NodeRendezvous nodes(options_, store ? store->store : nullptr, id_);
     RoundResult result;
+    try {
+      result = run_starts(nodes);
+    } catch (const std::exception& error) {
+      nodes.fail({nodes.plan().start, 1, false, message_of(error)});
+      leave(nodes, 1);
+      throw;
+    }
+    leave(nodes, result.status);
+    return result;
+  }
+
+  RoundResult run_starts(NodeRendezvous& nodes) {
+    RoundResult result;
     for (int64_t start = 0;; ++start) {
       nodes.be_ready(start);
       const NodePlan plan = await_start(nodes);
-      if (stopped_by_ != 0) {
-        result = {128 + stopped_by_, stopped_by_, false, "", 0, false};
-        break;
-      }
-      if (plan.is_over) {
-        const bool own = !result.failure.empty() && !result.of_other_node;
-        result = {own ? result.status : plan.failure->status, 0, false, plan.failure->message, 0, !own};
-        break;
-      }
+      if (stopped_by_ != 0) return stopped();
+      if (plan.is_over) return failed(plan, result);
       if (start > 0) {
         note_restart(result.failure, static_cast<int64_t>(plan.nodes.size()), options_.nnodes(), "nodes", plan.start);
       }
@@ -143,27 +150,41 @@ class Launcher {
       result = run_round({"", 0, start, options_.nproc(), static_cast<int64_t>(plan.nodes.size()),
                           place - plan.nodes.begin(), nodes.launch_id()},
                          &nodes);
-      if (result.signal != 0) break;
-      if (!result.failure.empty()) {
-        if (!result.of_other_node) nodes.fail({start, result.status, !may_restart(result), result.failure});
-        continue;
+      const bool has_succeeded = result.status == 0;
+      if (has_succeeded) nodes.succeed(start);
+      if (result.signal != 0) return result;
+      if (!has_succeeded && !result.of_other_node) {
+        nodes.fail({start, result.status, !may_restart(result), result.failure});
       }
-      // Where another node fails now, all start again.
-      while (options_.node_rank() == 0 && nodes.others_are_here() && !nodes.plan().failure && stopped_by_ == 0) {
-        wait(kNodesInterval);
-      }
-      const NodePlan after = nodes.plan();
-      if (options_.node_rank() != 0 || !after.failure || stopped_by_ != 0) break;
-      result.failure = after.failure->message;
+      if (!has_succeeded) continue;
+      // If another node fails now, all start again.
+      const NodePlan verdict = await_verdict(nodes, start);
+      if (stopped_by_ != 0) return stopped();
+      if (verdict.is_over && !verdict.failure) return result;
+      result.failure = verdict.failure ? verdict.failure->message : "the other nodes went on without this node";
       result.of_other_node = true;
     }
-    nodes.leave(result.status);
-    stopped_by_ = 0;
-    // The others still read why it is over.
-    while (options_.node_rank() == 0 && nodes.others_are_here() && stopped_by_ == 0) {
-      wait(kNodesInterval);
+  }
+
+  RoundResult stopped() const { return {128 + stopped_by_, stopped_by_, false, "", 0, false}; }
+
+  /// The last result, where there is no further start. A failure of this node's own ranks is the one to report.
+  RoundResult failed(const NodePlan& plan, RoundResult result) {
+    if (result.failure.empty() || result.of_other_node) {
+      return {plan.failure->status, 0, false, plan.failure->message, 0, true};
+    }
+    if (plan.failure->message != c10::str("node ", options_.node_rank(), ": ", result.failure)) {
+      output_.note(plan.failure->message);
     }
     return result;
+  }
+
+  void leave(NodeRendezvous& nodes, int status) {
+    nodes.leave(status);
+    // The others still read why it is over.
+    for (stopped_by_ = 0; options_.node_rank() == 0 && nodes.others_are_here() && stopped_by_ == 0;) {
+      wait(kNodesInterval);
+    }
   }
 
   /// Waits for a start that this node can take part in, for the end, or a signal.
@@ -181,6 +202,14 @@ class Launcher {
         output_.note(
             c10::str("waiting for node ", missing, " at ", options_.master_addr(), ":", options_.master_port()));
       }
+    }
+  }
+
+  /// Waits until node 0 knows how a start ended on all nodes, or for a signal.
+  NodePlan await_verdict(const NodeRendezvous& nodes, int64_t start) {
+    for (;; wait(kNodesInterval)) {
+      NodePlan plan = nodes.plan();
+      if (plan.is_over || plan.failure || plan.start > start || stopped_by_ != 0) return plan;
     }
   }
 

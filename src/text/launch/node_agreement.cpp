@@ -20,13 +20,17 @@ const NodePlan& NodeAgreement::decide(const std::map<int64_t, NodeReport>& repor
     const auto [seen, is_new] = seen_.try_emplace(node, Seen{report.beat, now});
     if (!is_new && seen->second.beat != report.beat) seen->second = {report.beat, now};
   }
+  if (plan_.is_over) return plan_;
   const bool is_running = plan_.start >= 0 && !plan_.failure;
   if (is_running) plan_.failure = find_failure(reports);
-  if (const auto& own = reports.at(0); own.left && *own.left != 0 && !plan_.is_over) {
+  if (const auto& own = reports.at(0); own.left && (*own.left != 0 || plan_.failure)) {
     end(plan_.failure.value_or(NodeFailure{plan_.start, *own.left, true, "node 0 has ended"}));
-  } else if (!plan_.is_over && plan_.failure && (plan_.failure->is_final || plan_.start == options_.max_restarts())) {
+  } else if (plan_.failure && (plan_.failure->is_final || plan_.start == options_.max_restarts())) {
     plan_.is_over = true;
-  } else if (!plan_.is_over && (plan_.start < 0 || plan_.failure)) {
+  } else if (is_running && !plan_.failure) {
+    plan_.is_over =
+        std::ranges::all_of(plan_.nodes, [&](int64_t node) { return reports.at(node).succeeded == plan_.start; });
+  } else {
     choose_nodes(reports);
   }
   return plan_;
@@ -47,6 +51,7 @@ std::optional<NodeFailure> NodeAgreement::find_failure(const std::map<int64_t, N
   }
   for (const int64_t node : plan_.nodes) {
     const auto& report = reports.at(node);
+    if (report.succeeded == plan_.start) continue;
     if (report.left && *report.left != 0) {
       return NodeFailure{plan_.start, *report.left, false, fmt::format("node {} has ended", node)};
     }

@@ -21,8 +21,9 @@ struct NodeFailure {
 
 /// What a node says of itself.
 struct NodeReport {
-  int64_t beat = 0;   ///< grows as long as the launcher lives
-  int64_t ready = 0;  ///< the first start that it could take part in: its ranks of earlier ones have ended
+  int64_t beat = 0;        ///< grows as long as the launcher lives
+  int64_t ready = 0;       ///< the first start that it could take part in: its ranks of earlier ones have ended
+  int64_t succeeded = -1;  ///< the last start in which all its ranks ended well
   std::optional<NodeFailure> failure;
   std::optional<int> left;  ///< the launcher's exit status: it takes part in nothing more
 };
@@ -32,7 +33,7 @@ struct NodePlan {
   int64_t start = -1;          ///< the latest start; -1 before the first
   std::vector<int64_t> nodes;  ///< that take part in it, in the order of their ranks
   std::optional<NodeFailure> failure;
-  bool is_over = false;  ///< there is no further start; `failure` says why
+  bool is_over = false;  ///< there is no further start; `failure` says why, unless all nodes succeeded
 };
 
 /// How node 0 decides which nodes take part in each start of the ranks. Knows no store and no clock.

@@ -39,12 +39,13 @@ std::optional<NodeFailure> failure_from(const Json& json) {
 }
 
 Json to_json(const NodeReport& report) {
-  return {report.beat, report.ready, to_json(report.failure), report.left ? Json(*report.left) : Json()};
+  return {report.beat, report.ready, report.succeeded, to_json(report.failure),
+          report.left ? Json(*report.left) : Json()};
 }
 
 NodeReport report_from(const Json& json) {
-  NodeReport report{json.at(0), json.at(1), failure_from(json.at(2)), std::nullopt};
-  if (!json.at(3).is_null()) report.left = json.at(3).get<int>();
+  NodeReport report{json.at(0), json.at(1), json.at(2), failure_from(json.at(3)), std::nullopt};
+  if (!json.at(4).is_null()) report.left = json.at(4).get<int>();
   return report;
 }
 
@@ -236,6 +237,12 @@ int64_t NodeRendezvous::first_start() const {
 void NodeRendezvous::be_ready(int64_t start) {
   const std::lock_guard lock(state_->mutex);
   state_->own.ready = std::max(state_->own.ready, start);
+  state_->speak();
+}
+
+void NodeRendezvous::succeed(int64_t start) {
+  const std::lock_guard lock(state_->mutex);
+  state_->own.succeeded = start;
   state_->speak();
 }
 

@@ -36,6 +36,8 @@ class NodeRendezvous {
   void be_ready(int64_t start);
   /// The first start that this node can take part in.
   int64_t first_start() const;
+  /// All ranks of this node ended well in that start.
+  void succeed(int64_t start);
   void fail(const NodeFailure& failure);
   /// This node takes part in nothing more. Waits until node 0 can know it.
   void leave(int status);

@@ -137,7 +137,7 @@ void RankOutput::flush() {
 /// A full disk must not end a training run, nor pass unseen.
 void RankOutput::report_errors() {
   if (const int error = out_.take_error(); error != 0 && error != EPIPE) {
-    note(c10::str("cannot write to stdout, so what ranks say there is lost: ", std::strerror(error)));
+    note(c10::str("cannot write to stdout, so the output of ranks is lost: ", std::strerror(error)));
   }
 }
 

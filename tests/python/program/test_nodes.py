@@ -83,6 +83,67 @@ def test_the_loss_of_node_0_is_the_end(how, message):
     assert status == (1 if how == signal.SIGKILL else 128 + how) and f"launch: {message}" in told, told
 
 
+def test_a_node_whose_ranks_have_succeeded_starts_again_when_another_fails():
+    port = free_port()
+    script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT$GROUP_RANK != 00 ] || { sleep 1; exit 4; }'
+    launchers = [start(command(node, port, nnodes=2, script=script)) for node in range(2)]
+    said = [*map(finish, launchers)]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    assert [stdout.count("start ") for stdout, _ in said] == [2, 2], said
+    assert re.search(r"^launch: node 0: rank 0 \(pid \d+\) ended with exit status 4; all ranks start again, restart 1 of 2$", said[1][1], re.M), said
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_signal_ends_a_node_that_waits_for_the_others(tmp_path, stopped):
+    """Its ranks have succeeded. Without node 0 the run cannot go on; without node 1 it does."""
+    port = free_port()
+    script = f'echo start 0; [ $GROUP_RANK = {stopped} ] || until [ -e {tmp_path}/go ]; do sleep 0.1; done'
+    launchers = [start(command(node, port, nnodes=2, script=script)) for node in range(2)]
+    for launcher in launchers:
+        assert "start 0" in launcher.stdout.readline()
+    time.sleep(1)
+    launchers[stopped].terminate()
+    if stopped == 1:
+        finish(launchers[1])
+        (tmp_path / "go").touch()
+    said = [*map(finish, launchers)]
+    assert launchers[stopped].returncode == 128 + signal.SIGTERM, said
+    assert launchers[1 - stopped].returncode == (0 if stopped == 1 else 128 + signal.SIGTERM), said
+    assert said[1][1] == ("" if stopped == 1 else "launch: node 0 has ended\n")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_cannot_run_the_command_tells_the_others(node):
+    port = free_port()
+    commands = [command(one, port, "node_timeout_seconds=1000", nnodes=2, script="sleep 1000") for one in range(2)]
+    commands[node][-3:] = ["/no/such/program"]
+    launchers = [start(arguments) for arguments in commands]
+    said = [*map(finish, launchers)]
+    assert (launchers[node].returncode, launchers[1 - node].returncode) == (100, 1), said
+    reason = "cannot run '/no/such/program': it does not exist. Check the path"
+    assert said[node][1] == f"Error: {reason}\n"
+    assert f"launch: node {node}: {reason}" in said[1 - node][1].splitlines()[-1], said
+
+
+def test_a_node_names_its_own_failure_when_node_0_does_not_answer_any_more(tmp_path):
+    error = tmp_path / "error.json"
+    port = free_port()
+    script = f'echo start 0; [ $GROUP_RANK = 0 ] && sleep 1000; until [ -e {tmp_path}/go ]; do sleep 0.1; done; echo it is broken >&2; exit 4'
+    launchers = [start(command(node, port, nnodes=2, script=script), env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(error)}) for node in range(2)]
+    for launcher in launchers:
+        assert "start 0" in launcher.stdout.readline()
+    launchers[0].send_signal(signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    said = finish(launchers[1])[1]
+    launchers[0].kill()
+    assert launchers[1].returncode == 4, said
+    *_, before, last = said.splitlines()
+    assert re.fullmatch(r"launch: rank 1 \(pid \d+\) ended with exit status 4; it said: it is broken", last), said
+    assert before == f"launch: node 0 does not answer at localhost:{port}"
+    assert json.loads(error.read_text())["message"]["message"] == last
+    finish(launchers[0])
+
+
 # --- hosts
 
 @pytest.fixture

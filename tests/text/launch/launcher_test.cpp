@@ -24,7 +24,7 @@ struct Outcome {
   std::string output;  ///< stdout and stderr
 };
 
-/// Runs the test program that calls launch(), as a process of its own.
+/// Runs the test program that calls launch(), as a separate process.
 Outcome run(const std::string& arguments) {
   const char* program = std::getenv("MEZZO_LAUNCH_PROGRAM");
   if (program == nullptr) {
@@ -61,7 +61,7 @@ TEST(LauncherTest, RefusesOptionsOutOfRange) {
   EXPECT_EQ(refusal(LaunchOptions(good).grace_seconds(-1)), "grace_seconds is -1 seconds, expected 0 to 1e+06");
   EXPECT_EQ(refusal(LaunchOptions(good).node_rank(1)), "node_rank is 1, expected 0 to 0: nnodes is 1");
   EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2)),
-            "with 2 nodes master_addr and master_port are needed: where node 0 can be reached");
+            "with 2 nodes master_addr and master_port are needed, to reach node 0");
   EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2).master_addr("node0").master_port(65535).max_restarts(1)),
             "master_port is 65535, expected 1 to 65533");
   EXPECT_EQ(refusal(LaunchOptions(good).nnodes(2).min_nnodes(3)), "min_nnodes is 3, expected 0 to 2, nnodes");

@@ -85,7 +85,7 @@ TEST_F(NodeAgreementTest, GoesOnWithoutANodeThatIsLostAndTakesItBackLater) {
 
 TEST_F(NodeAgreementTest, StartsAgainWithALauncherThatCameBackBeforeItWasMissed) {
   begin();
-  reports_[2] = {0, 1, std::nullopt, std::nullopt};
+  reports_[2] = {0, 1, -1, std::nullopt, std::nullopt};
   EXPECT_EQ(pass().failure->message, "the ranks of node 2 have ended");
   be_ready(1);
   EXPECT_THAT(pass().nodes, ElementsAre(0, 1, 2));
@@ -126,6 +126,50 @@ TEST_F(NodeAgreementTest, EndsWithFewerNodesThanAreNeeded) {
   be_ready(1);
   EXPECT_TRUE(pass().is_over);
   EXPECT_EQ(pass().failure->message, "node 1 has ended; 1 of 3 nodes are here, at least 2 are needed");
+}
+
+TEST_F(NodeAgreementTest, EndsWhenAllNodesHaveSucceeded) {
+  begin();
+  reports_[0].succeeded = reports_[2].succeeded = 0;
+  EXPECT_FALSE(pass().is_over);
+  reports_[1].succeeded = 0;
+  EXPECT_TRUE(pass().is_over);
+  EXPECT_FALSE(pass().failure);
+  reports_[0].left = 0;
+  reports_[1].left = 143;
+  EXPECT_FALSE(pass(20).failure) << "that is decided";
+}
+
+TEST_F(NodeAgreementTest, ANodeThatHasSucceededStartsAgainAfterAFailureElsewhere) {
+  begin();
+  reports_[1].succeeded = 0;
+  fail(2, 0, 9);
+  pass();
+  be_ready(1);
+  EXPECT_THAT(pass().nodes, ElementsAre(0, 1, 2));
+  reports_[0].succeeded = reports_[2].succeeded = 1;
+  EXPECT_FALSE(pass().is_over) << "node 1 succeeded in an earlier start";
+}
+
+TEST_F(NodeAgreementTest, ANodeThatHasSucceededMayBeStoppedOrLost) {
+  begin();
+  reports_[1].succeeded = reports_[2].succeeded = 0;
+  reports_[1].left = 143;
+  silent_ = 2;
+  EXPECT_FALSE(pass(20).failure);
+  reports_[0].succeeded = 0;
+  EXPECT_TRUE(pass().is_over);
+  EXPECT_FALSE(pass().failure);
+}
+
+TEST_F(NodeAgreementTest, EndsAfterAFailureWhenNode0WasStopped) {
+  begin();
+  reports_[0].succeeded = 0;
+  reports_[0].left = 0;
+  EXPECT_FALSE(pass().is_over);
+  fail(1, 0, 9);
+  EXPECT_TRUE(pass().is_over);
+  EXPECT_EQ(pass().failure->status, 9);
 }
 
 TEST_F(NodeAgreementTest, NodesThatEndWellFailNothing) {
