@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "text/hub/hub_client.h"
+#include "text/hub/post_json.h"
 
 /// For builds without libcurl and OpenSSL: cached models can be used.
 namespace mezzo::text {
@@ -16,6 +17,9 @@ HubClient::Answer HubClient::ask(const std::string&, bool) {
 }
 int64_t HubClient::download(const std::string&, const std::filesystem::path&, const std::function<void(int64_t)>&) {
   return ask("", false).status;
+}
+std::string post_json(const PostTarget&, const std::string&, const std::function<bool()>&) {
+  return "mezzo was built without libcurl or OpenSSL";
 }
 bool has_hash_of_etag(const std::filesystem::path&, const std::string&) { return false; }
 

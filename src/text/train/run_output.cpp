@@ -157,6 +157,7 @@ void RunOutput::begin(const RunPlan& plan,
 }
 
 void RunOutput::step(const StepRecord& record) {
+  kubeflow_ = KubeflowStatus::from_environment(resumed ? resumed->step : 0, plan.total_steps);
   if (!record.skipped) {
     tell_of_repeats();
     has_trained_ = true;
@@ -188,6 +189,13 @@ void RunOutput::step(const StepRecord& record) {
 }
 
 void RunOutput::eval(const EvalRecord& record) {
+  if (!kubeflow_) return;
+  kubeflow_->metric("loss", record.loss);
+  kubeflow_->metric("learning_rate", record.lr);
+  kubeflow_->metric("grad_norm", record.grad_norm);
+  kubeflow_->metric("epoch", record.epoch);
+  kubeflow_->step(record.step);
+  if (const std::string problem = kubeflow_->take_problem(); !problem.empty()) warn("warning: " + problem);
   metrics_->append(record);
   const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
   board_->add_scalar(tag + "/loss", record.loss, record.step);
@@ -199,7 +207,9 @@ void RunOutput::eval(const EvalRecord& record) {
   }
   const std::string of = fmt::format("{}step {}: {} loss {}", record.is_final ? "model of " : "", record.step,
                                      record.split, fixed(record.loss, 4));
+    if (kubeflow_) kubeflow_->metric(record.split + "_" + name, value);
   note(std::isfinite(record.loss) ? of + metrics
+  if (kubeflow_) kubeflow_->metric(record.split + "_loss", record.loss);
                                   : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
   if (const auto warning = watch_.eval(record)) tell(*warning);
 }
@@ -313,6 +323,7 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   write_run_json("finished", record.steps);
   summary_ = has_report ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format(
+  if (kubeflow_) kubeflow_->end();
       "{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n"
       "next: mezzo predict --model {} --text '…', or mezzo serve --model {}\n",
       duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,

@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "mezzo/text/tasks/task.h"
 #include "text/report/findings.h"
 #include "text/report/run_warnings.h"
+#include "text/train/kubeflow_status.h"
 #include "text/train/run_folder.h"
 #include "text/train/run_plan.h"
 #include "text/train/run_setup.h"
@@ -88,6 +90,7 @@ class RunOutput {
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> board_;
   std::optional<ProgressBar> progress_;
+  std::unique_ptr<KubeflowStatus> kubeflow_;  // null without
   std::string summary_;
   double smoothed_rate_ = 0, smoothed_loss_ = 0;  // samples per second and loss of the last steps; 0: none yet
 };

@@ -1,14 +1,20 @@
 """docs/engines.md: what mezzo finds in the environment of each engine, how it stops, and what it leaves behind when it fails."""
+import datetime
+import http.server
 import itertools
 import json
 import os
 import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import slurm_cluster
@@ -20,7 +26,7 @@ from tiny_runs import flags, model_of, write_data
 LIMIT = 120
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2"]
 CLEAN = {name: value for name, value in os.environ.items()
-         if name not in environment(0, 1, 1) and not name.startswith(("PET_", "SKYPILOT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_"))}
+         if name not in environment(0, 1, 1) and not name.startswith(("PET_", "KUBEFLOW_", "SKYPILOT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_"))}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,102 @@ def test_flags_win_over_the_environment():
 def test_an_environment_that_cannot_be_meant_is_one_line(variables, message):
     done = launch_alone(variables, "--nproc", "1")
     assert (done.returncode, done.stderr) == (2, f"mezzo launch: {message}\n")
+
+
+# --- progress
+
+class StatusServer:
+    """The status server of Kubeflow Trainer: HTTPS, with a certificate of a private authority."""
+
+    def __init__(self, folder, status=200):
+        self.posts = []
+        for arguments in [f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {folder}/ca.key -out {folder}/ca.crt -subj /CN=ca",
+                          f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {folder}/key -out {folder}/csr -subj /CN=localhost -addext subjectAltName=DNS:localhost",
+                          f"x509 -req -in {folder}/csr -CA {folder}/ca.crt -CAkey {folder}/ca.key -CAcreateserial -copy_extensions copy -out {folder}/crt"]:
+            subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)
+        (folder / "token").write_text("secret\n")
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(handler):
+                body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+                self.posts.append((handler.path, handler.headers["Authorization"], handler.headers["Content-Type"], body))
+                handler.send_response(status)
+                handler.send_header("Content-Length", "0")
+                handler.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "crt", folder / "key")
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.variables = dict(KUBEFLOW_TRAINER_SERVER_URL=f"https://localhost:{self.server.server_port}/apis/jobs/topics/status",
+                              KUBEFLOW_TRAINER_SERVER_TOKEN=f"{folder}/token", KUBEFLOW_TRAINER_SERVER_CA_CERT=f"{folder}/ca.crt")
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def fields(body):
+    return {name: [sorted(metric) for metric in value][:1] if name == "metrics" else type(value) for name, value in body["trainerStatus"].items()}
+
+
+def test_progress_is_posted_to_kubeflow_as_transformers_posts_it(data, tmp_path, monkeypatch):
+    from transformers.integrations.integration_utils import KubeflowCallback
+    with StatusServer(tmp_path) as server:
+        done = subprocess.run([PROGRAM, "launch", "--nproc", "2", "--", *flags(data, tmp_path / "out")], env={**CLEAN, **server.variables},
+                              capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 0 and "could not be posted" not in done.stderr, done.stderr
+        ours = server.posts[:]
+        for name, value in server.variables.items():
+            monkeypatch.setenv(name, value)
+        state = SimpleNamespace(is_world_process_zero=True, max_steps=6, global_step=3, epoch=0.5)
+        callback = KubeflowCallback()
+        callback.on_train_begin(None, state, None)
+        callback.on_train_end(None, state, None)
+        theirs = server.posts[len(ours):]
+    assert 2 <= len(ours) <= 3, "of one rank, at most one in five seconds, and the last"
+    assert [post[:3] for post in (ours[0], ours[-1])] == [post[:3] for post in theirs]
+    first, last = (post[3]["trainerStatus"] for post in (ours[0], ours[-1]))
+    assert fields(theirs[0][3]).items() <= fields(ours[0][3]).items()
+    assert fields(ours[-1][3])["estimatedRemainingSeconds"] == fields(theirs[-1][3])["estimatedRemainingSeconds"]
+    assert (first["progressPercentage"], last["progressPercentage"], last["estimatedRemainingSeconds"]) == (0, 100, 0)
+    metrics = {metric["name"]: metric["value"] for metric in last["metrics"]}
+    assert (metrics["step"], metrics["total_steps"]) == ("6", "6")
+    [final] = [record for record in records(tmp_path / "out", "step") if record["step"] == 6]
+    assert float(metrics["loss"]) == pytest.approx(final["loss"], rel=1e-5)
+    assert float(metrics["dev_accuracy"]) == pytest.approx(records(tmp_path / "out", "eval")[-1]["accuracy"], rel=1e-5)
+    assert datetime.datetime.fromisoformat(last["lastUpdatedTime"].replace("Z", "+00:00"))
+
+
+@pytest.mark.parametrize("broken, reason", [
+    (dict(KUBEFLOW_TRAINER_SERVER_CA_CERT=""), "SSL certificate problem"),
+    (dict(KUBEFLOW_TRAINER_SERVER_TOKEN="/no/such/token"), "/no/such/token: cannot be read: No such file or directory"),
+    (dict(KUBEFLOW_TRAINER_SERVER_URL="http://localhost/"), "the address is not one of https"),
+    ({}, "status 403"),
+], ids=["certificate", "token", "http", "status"])
+def test_a_status_server_that_takes_nothing_is_one_warning(data, two, tmp_path, broken, reason):
+    with StatusServer(tmp_path, status=403) as server:
+        done = subprocess.run([PROGRAM, "launch", "--nproc", "2", "--", *flags(data, tmp_path / "out", "--quiet")], env={**CLEAN, **server.variables, **broken},
+                              capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0 and model_of(tmp_path / "out") == two
+    assert re.fullmatch(r"\[rank 0\] warning: the progress could not be posted to http\S+ \(KUBEFLOW_TRAINER_SERVER_URL\): .*; training goes on\n", done.stderr), done.stderr
+    assert reason in done.stderr and "secret" not in done.stderr
+
+
+def test_a_status_server_that_does_not_answer_holds_up_nothing(data, two, tmp_path):
+    with socket.create_server(("localhost", 0)) as silent:
+        (tmp_path / "token").write_text("secret")
+        variables = dict(KUBEFLOW_TRAINER_SERVER_URL=f"https://localhost:{silent.getsockname()[1]}", KUBEFLOW_TRAINER_SERVER_TOKEN=f"{tmp_path}/token")
+        done = subprocess.run([PROGRAM, "launch", "--nproc", "2", "--", *flags(data, tmp_path / "out")], env={**CLEAN, **variables}, capture_output=True, text=True,
+                              timeout=LIMIT)
+    assert done.returncode == 0 and model_of(tmp_path / "out") == two
 
 
 # --- ranks
