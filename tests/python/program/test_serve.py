@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 
+import openapi
 import pytest
 import torch
 from support import PROGRAM, mezzo
@@ -78,11 +79,14 @@ class Served:
             headers["Authorization"] = f"Bearer {self.token}"
         connection.request(method, path, json.dumps(body) if isinstance(body, (dict, list)) else body, headers)
         response = connection.getresponse()
-        return response.status, response.read().decode(), response.headers
+        answer = response.read().decode()
+        openapi.check_answer(method, path, response.status, answer, response.headers["Content-Type"])
+        return response.status, answer, response.headers
 
     def predict(self, body, connection=None):
         status, answer, _ = self.ask("POST", "/predict", body, connection)
         assert status == 200, answer
+        openapi.check_request(body if isinstance(body, dict) else json.loads(body))
         return json.loads(answer)
 
     def reload(self):
