@@ -509,6 +509,27 @@ std::string name_of(const testing::TestParamInfo<Case>& test) {
 
 INSTANTIATE_TEST_SUITE_P(All, FusedBlocksTest, testing::ValuesIn(cases()), name_of);
 
+TEST(FusedEmbeddings, GiveCallersAndHooksADenseGradientWhereOneIsThere) {
+  const auto leaf = [](at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(); };
+  const auto words = leaf({13, 8}), places = leaf({9, 8}), types = leaf({2, 8}), weight = leaf({8}), bias = leaf({8});
+  const auto ids = at::randint(13, {20}, at::kLong), positions = at::randint(9, {20}, at::kLong);
+  const auto loss = [&] {
+    return embedding_layer_norm(words, places, types, ids, positions, {}, {weight, bias, 1e-5}, {}).pow(3).sum();
+  };
+  loss().backward();
+  const auto once = words.grad().clone();
+  const auto expect_once = [&](const at::Tensor& gradient) {
+    ASSERT_EQ(gradient.layout(), at::kStrided);
+    EXPECT_TRUE(at::equal(gradient, once));
+  };
+  expect_once(torch::autograd::grad({loss()}, {words}).front());
+  at::Tensor seen;
+  words.register_hook([&](const at::Tensor& gradient) { seen = gradient; });
+  loss().backward();
+  expect_once(seen);
+  EXPECT_TRUE(at::equal(words.grad(), 2 * once));
+}
+
 TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const Rows rows({20, 3, 41, 7, 100}, 0, 5);
   const int64_t heads = 4, h = 96;

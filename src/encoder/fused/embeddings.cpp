@@ -1,6 +1,8 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_unique.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <optional>
 
@@ -9,10 +11,17 @@
 namespace mezzo::encoder::fused {
 namespace {
 
+/// Whether this backward adds the gradient of `table` to one that is there, and shows it to nobody else: neither to
+/// torch::autograd::grad, which names its inputs, nor to a hook.
+bool is_only_added(const at::Tensor& table) {
+  return table.is_leaf() && table.grad().defined() && torch::autograd::impl::hooks(table).empty() &&
+         torch::autograd::get_current_graph_task_exec_info()->empty();
+}
+
 /// The gradient of an embedding table from that of its rows, as they were looked up. On the CPU a
 /// gradient that is there already gets only those rows added.
 at::Tensor grad_table(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows) {
-  if (rows.is_cpu() && table.is_leaf() && table.grad().defined()) {
+  if (rows.is_cpu() && is_only_added(table)) {
     const auto [numbers, places] = at::_unique(indices, /*sorted=*/true, /*return_inverse=*/true);
     auto sums = at::zeros({numbers.size(0), rows.size(1)}, rows.options().dtype(at::kFloat));
     ops_of(rows).add_rows_at(places, rows, sums);
