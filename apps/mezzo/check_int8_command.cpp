@@ -32,7 +32,7 @@ struct CheckInt8Flags {
   bool json = false;
 };
 
-/// The labels that a prediction gives; nullptr where it is a number.
+/// The labels that a prediction gives; nullptr if it is a number.
 const text::PredictionValue* labels_of(const text::Prediction& prediction) {
   const auto found = std::ranges::find_if(
       prediction, [](const auto& member) { return member.first == "label" || member.first == "labels"; });
@@ -82,7 +82,7 @@ int run_check_int8(const CheckInt8Flags& flags) {
   const auto record = flags.model.model / "int8.json";
   const auto status = std::filesystem::symlink_status(record);
   TORCH_CHECK_VALUE(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status), record.string(),
-                    " is no file, and would be replaced by one; remove it");
+                    " is not a file, but would be replaced by one; remove it");
   ModelFlags model = flags.model;
   model.precision = "int8";
   ModelSession session(model, nullptr);

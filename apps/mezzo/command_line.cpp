@@ -24,7 +24,7 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
     return fmt::format("'{}' is not expected", unknown.front());
   }
   const std::string name = flag->substr(0, flag->find('=')), meant = did_you_mean_option(name, command);
-  return fmt::format("{} is no option{}{}", name, meant.empty() ? "" : ".", meant);
+  return fmt::format("{} is not an option{}{}", name, meant.empty() ? "" : ".", meant);
 }
 
 /// What CLI11 has to say, in this program's words.
@@ -88,7 +88,7 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
   }
   if (command == nullptr && !first.starts_with('-')) {
     const std::string meant = text::did_you_mean(first, command_names(app));
-    throw with_help(fmt::format("'{}' is no command{}{}", first, meant.empty() ? "" : ".", meant), "mezzo");
+    throw with_help(fmt::format("'{}' is not a command{}{}", first, meant.empty() ? "" : ".", meant), "mezzo");
   }
   const auto launched = take_launched_command(arguments, app);
   if (command != nullptr) {

@@ -210,7 +210,8 @@ Run add_help(CLI::App& app) {
       names;
   return [name, names, &app] {
     const CLI::App* of = name->empty() ? app.get_parent() : find_command(*app.get_parent(), *name);
-    if (of == nullptr) throw UsageError(fmt::format("'{}' is no command.{}", *name, text::did_you_mean(*name, names)));
+    if (of == nullptr)
+      throw UsageError(fmt::format("'{}' is not a command.{}", *name, text::did_you_mean(*name, names)));
     text::write_stdout(help_text(*of, /*shows_all=*/false));
     return 0;
   };

@@ -135,19 +135,19 @@ std::vector<std::string> to_arguments(const std::string& key,
   const auto refuse = [&](const std::string& why) { throw UsageError(fmt::format("{}: '{}' {}", where, key, why)); };
   const Flag flag = find_flag(to_flag(key), command);
   if (flag.name == "--config" || flag.name.starts_with("--help")) {
-    refuse(fmt::format("is no setting of mezzo {}; leave it out", command.get_name()));
+    refuse(fmt::format("is not a setting of mezzo {}; leave it out", command.get_name()));
   }
   const std::string bare = key.substr(std::min(key.find_first_not_of('-'), key.size()));
   if (bare != key && find_flag(to_flag(bare), command).is_known()) {
-    refuse(fmt::format("is no setting of mezzo {}; write {}, without dashes", command.get_name(), bare));
+    refuse(fmt::format("is not a setting of mezzo {}; write {}, without dashes", command.get_name(), bare));
   }
   const CLI::App* program = command.get_parent();
   const CLI::App* train = program != nullptr ? find_command(*program, "train") : nullptr;
   if (!flag.is_known() && command.get_name() == "tune" && train != nullptr && find_flag(flag.name, *train).is_known()) {
-    refuse("is no setting of mezzo tune; put it into [train]");
+    refuse("is not a setting of mezzo tune; put it into [train]");
   }
   if (!flag.is_known()) {
-    refuse(fmt::format("is no setting of mezzo {}.{}", command.get_name(), did_you_mean_option(key, command)));
+    refuse(fmt::format("is not a setting of mezzo {}.{}", command.get_name(), did_you_mean_option(key, command)));
   }
   const bool has_meaning = flag.option != nullptr;  // else in_own_names() says what to do
   const bool is_switch = has_meaning && flag.is_switch(), takes_several = flag.takes_several();

@@ -74,7 +74,7 @@ std::string to_text(const Examination& machine, const MachineAdvice& advice) {
   text += "\n";
   line("Training", fmt::format("--precision {}: {}", advice.precision, advice.reason));
   line("Prediction", fmt::format("--precision {}: {}", advice.prediction, advice.prediction_reason));
-  if (!machine.gpus.empty()) line("", "on a GPU, --precision auto asks the GPU what it has");
+  if (!machine.gpus.empty()) line("", "on a GPU, --precision auto depends on the GPU");
   text += advice.problems.empty() ? "\nNothing is wrong with this machine.\n" : "\nWhat is wrong:\n";
   for (const auto& [what, remedy] : advice.problems)
     text += fmt::format("- {}. {}.\n", what, static_cast<char>(std::toupper(remedy.front())) + remedy.substr(1));

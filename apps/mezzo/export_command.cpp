@@ -37,8 +37,9 @@ int run_export(const ExportFlags& flags) {
   const text::Classifier& classifier = session.classifier();
   const text::ModelConfig& config = classifier.model().config();
   if (!config.window_pooling.empty()) {
-    std::fputs("the model reads long texts in windows; the graph is of one window, and pooling is left to its user\n",
-               stderr);
+    std::fputs(
+        "the model reads long texts in windows; the graph is of one window, and its user must pool the outputs\n",
+        stderr);
   }
   const std::string damaged = text::first_not_finite(classifier.model());
   TORCH_CHECK(damaged.empty(), flags.model.model.string(), ": ", damaged,

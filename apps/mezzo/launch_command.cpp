@@ -86,7 +86,7 @@ void check_command(const Arguments& command, const CLI::App& launch_app) {
   }
   const std::string& name = command.front();
   if (name == "launch") {
-    throw UsageError("'launch' is no command to launch. See mezzo --help");
+    throw UsageError("'launch' is not a command to launch. See mezzo --help");
   }
   const bool is_path = name.find('/') != std::string::npos;
   if (is_program(command, launch_app) && !is_path && !is_program_on_path(name)) {
@@ -163,7 +163,7 @@ int run_launch(LaunchFlags flags, const CLI::App& launch_app) {
       .grace_seconds(flags.grace_time)
       .processors(text::usable_processors());
   if ((flags.min_nproc != 0 || flags.min_nnodes != 0) && is_mezzo && command.front() != "train") {
-    throw UsageError(fmt::format("{} is for mezzo train and for programs of your own; leave it out",
+    throw UsageError(fmt::format("{} is for mezzo train and for other programs; leave it out",
                                  flags.min_nproc != 0 ? "--min-nproc" : "--min-nnodes"));
   }
   const int64_t ranks_to_spare = flags.min_nproc != 0 ? *flags.nproc - flags.min_nproc : 0;
@@ -190,7 +190,7 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
   while (begin < arguments.size() && arguments[begin].starts_with('-') && arguments[begin] != "--") {
     const Flag flag = find_flag(arguments[begin], launch_app);
     if (!flag.is_known()) {
-      throw UsageError(fmt::format("{} is no option of mezzo launch.{} See mezzo launch --help", flag.name,
+      throw UsageError(fmt::format("{} is not an option of mezzo launch.{} See mezzo launch --help", flag.name,
                                    did_you_mean_option(flag.name, launch_app)));
     }
     begin += flag.is_switch() || arguments[begin].find('=') != std::string::npos ? 1 : 2;

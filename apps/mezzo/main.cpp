@@ -123,7 +123,7 @@ int run(int argc, char** argv) {
     say(who, error.what());
     return 128 + mezzo::app::stop_signal();
   } catch (const std::bad_alloc&) {
-    fail(who, "this machine has no memory left, or the limit that was set for this process is reached");
+    fail(who, "out of memory: this machine has no memory left, or the limit of this process is reached");
   } catch (const std::exception& error) {
     fail(who, mezzo::text::message_of(error));
   }

@@ -52,7 +52,7 @@ std::string fp32_for_no(const std::string& value) { return value == "no" ? "fp32
 /// When transformers evaluates and saves.
 std::string interval_of_strategy(const std::string& value) {
   if (value == "best")
-    throw UsageError("'best' is no strategy of mezzo; leave it out: mezzo always keeps the best model");
+    throw UsageError("'best' is not a strategy of mezzo; leave it out: mezzo always keeps the best model");
   return value == "no" ? "0" : value;
 }
 /// Transformers takes a number below 1 for a share of all steps, and --eval-every for one of an epoch.
@@ -320,7 +320,7 @@ Arguments in_own_names(const Arguments& arguments, const CLI::App& command) {
     }
     if (take_ignored(flag, arguments, i, command)) continue;
     if (flag.other != nullptr && flag.other->is_refused()) {
-      throw UsageError(fmt::format("{} is no option of mezzo {}; {}{}", name_of(arguments[i]), command.get_name(),
+      throw UsageError(fmt::format("{} is not an option of mezzo {}; {}{}", name_of(arguments[i]), command.get_name(),
                                    flag.other->ignored.empty() ? "" : "leave it out: ", flag.other->advice));
     }
     auto value = take_value(flag, arguments, i, command);

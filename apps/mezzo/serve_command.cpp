@@ -137,17 +137,17 @@ int run_serve(ServeFlags flags) {
                   at::get_num_threads(), at::get_num_threads() == 1 ? "thread" : "threads",
                   is_ipv6 ? "[" + options.host + "]" : options.host, server.port()));
   if (options.token.empty() && !is_loopback(options.host)) {
-    say("warning: whoever reaches this address may use the models; --token-file asks for a token");
+    say("warning: everyone who reaches this address may use the models; --token-file requires a token");
   }
   constexpr unsigned kFew = 100;
   if (server.most_connections() < kFew) {
-    say(fmt::format("warning: {} connections at most at a time, as few files may be open; raise `ulimit -n`",
+    say(fmt::format("warning: {} connections at most at a time, because of the limit of open files; raise `ulimit -n`",
                     server.most_connections()));
   }
   while (stop_signal() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  say("stopping: requests that are here are answered; the same signal once more ends it at once");
+  say("stopping: accepted requests are answered; the same signal again ends it immediately");
   server.stop();
   return 0;
 }
@@ -191,9 +191,10 @@ Run add_serve(CLI::App& app) {
       check("--max-queue", flags->options.max_queue, 1, 1'000'000);
       check("--timeout", flags->timeout, 1, 86'400);
       for (const std::string& host : flags->options.allowed_hosts) {
-        TORCH_CHECK_VALUE(is_host_name(host) || host == "*", "--allowed-host '", host,
-                          "' is no host name; pass a whole name without a port, such as mezzo.example.org, or '*' for "
-                          "any");
+        TORCH_CHECK_VALUE(
+            is_host_name(host) || host == "*", "--allowed-host '", host,
+            "' is not a host name; pass a whole name without a port, such as mezzo.example.org, or '*' for "
+            "any");
       }
     });
     return run_serve(*flags);

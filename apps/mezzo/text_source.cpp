@@ -109,7 +109,7 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
 void check_has_data(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (notes_of(option).is_of_data && option->count() > 0 && app.count("--data") == 0) {
-      throw UsageError(fmt::format("{} is about --data, which is missing", option->get_name()));
+      throw UsageError(fmt::format("{} needs --data", option->get_name()));
     }
   }
 }

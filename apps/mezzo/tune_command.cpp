@@ -73,9 +73,9 @@ SearchedSetting range_of(const std::string& name, const toml::table& table, cons
   for (const auto& [key, value] : table) {
     const bool is_known = key == "min" || key == "max" ? value.is_number() : key == "log" && value.is_boolean();
     if (!is_known) {
-      throw UsageError(
-          fmt::format("{}: '{}' of '{}' is nothing that a range has: min and max, numbers, and log, true or false",
-                      where, key.str(), name));
+      throw UsageError(fmt::format(
+          "{}: '{}' of '{}' is not a key of a range, which has min and max (numbers) and log (true or false)", where,
+          key.str(), name));
     }
   }
   if (!low || !high || *low >= *high || (is_log && *low <= 0)) {
@@ -109,7 +109,7 @@ SearchedSetting searched(const std::string& key,
   const auto* array = value.as_array();
   if (array == nullptr || array->empty()) {
     throw UsageError(
-        fmt::format("{}: '{}' must be an array of what to try, or a range as "
+        fmt::format("{}: '{}' must be an array of values, or a range such as "
                     "{{min = 1e-5, max = 1e-4, log = true}}",
                     where, key));
   }
@@ -164,7 +164,7 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   for (const auto& [key, value] : file) {
     if (value.is_table() && key != "train" && key != "search") {
       throw UsageError(
-          fmt::format("{}: [{}] is no table of a search; there are [train] and [search]", where(value), key.str()));
+          fmt::format("{}: [{}] is not a table of a search, which has [train] and [search]", where(value), key.str()));
     }
   }
   Arguments fixed;
@@ -172,7 +172,7 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   const auto check_new = [&](const toml::key& key, const toml::node& value) {
     names.push_back(name_of(key.str(), train));
     if (std::ranges::count(names, names.back()) > 1) {
-      throw UsageError(fmt::format("{}: '{}' is there twice; leave it out of one place", where(value), key.str()));
+      throw UsageError(fmt::format("{}: '{}' occurs twice; remove one", where(value), key.str()));
     }
   };
   const auto& common = table_of(file, "train", flags.config, "which holds the settings of mezzo train for all trials");
@@ -208,7 +208,7 @@ void print_data_warnings(const Arguments& arguments) {
 void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
   std::string out;
   if (std::ssize(trials) < options.trials) {
-    out += fmt::format("{}: there are no more that differ\n",
+    out += fmt::format("{}: no other combinations exist\n",
                        trials.size() == 1 ? "1 trial" : fmt::format("{} trials", trials.size()));
     options.trials = std::ssize(trials);
   }
@@ -297,7 +297,7 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   options.stop_requested = [] { return stop_signal() != 0; };
   const auto result = as_usage([&] { return text::search(options); });
   if (!result.finished) {
-    text::write_stdout("stopped; the same command goes on with it\n");
+    text::write_stdout("stopped; the same command resumes it\n");
     return 128 + stop_signal();
   }
   const Trial& best = result.trials.front();
@@ -324,7 +324,7 @@ Run add_tune(CLI::App& app) {
                  "TOML file: [train] for the settings of all trials, [search] for the others")
       ->required()
       ->type_name("FILE");
-  app.add_option("--output", options.output, "folder of the search; a search that is there goes on")
+  app.add_option("--output", options.output, "folder of the search; an existing search is resumed")
       ->required()
       ->type_name("DIR");
   app.add_option("--trials", options.trials, "number of trials")->capture_default_str();

@@ -65,7 +65,7 @@ class PythonEncoder : public torch::CustomClassHolder {
   void add_lora(const std::string& name, int64_t rank, double scale, double dropout) {
     const auto module = modules_.find(name);
     auto* const dense = module == modules_.end() ? nullptr : dynamic_cast<Dense*>(module->second);
-    TORCH_CHECK_VALUE(dense != nullptr, name, " is not a linear layer that is expected");
+    TORCH_CHECK_VALUE(dense != nullptr, name, " is not one of the model's linear layers");
     dense->add_lora(rank, scale, dropout, kLoraSites + static_cast<uint32_t>(num_lora_++));
   }
 

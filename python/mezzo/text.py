@@ -4,6 +4,7 @@ import functools
 import json
 import operator
 import os
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, overload
@@ -13,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from mezzo import _library
-from mezzo._errors import translated
+from mezzo._errors import checked, translated
 
 __all__ = ["Classifier", "Tokenizer"]
 
-_ROWS_AT_A_TIME = 16384  # as mezzo predict; Ctrl-C is heard between them
+_ROWS_AT_A_TIME = 16384  # as mezzo predict
 
 
 def _refuse_tables(texts: object, name: str) -> None:
@@ -27,13 +28,10 @@ def _refuse_tables(texts: object, name: str) -> None:
 
 
 def _list_of(texts: str | Iterable[str], name: str) -> list[str]:
-    """Texts as str of Unicode, without halves of surrogate pairs, which UTF-8 has not."""
     _refuse_tables(texts, name)
     found = [texts] if isinstance(texts, str) else list(texts)
     for i, text in enumerate(found):
-        if not isinstance(text, str):
-            raise TypeError(f"{name}[{i}] is a {type(text).__name__}, expected a str")
-        text.encode()
+        _encoded_one(checked(text, str, f"{name}[{i}]"), f"{name}[{i}]")
     return found
 
 
@@ -142,12 +140,14 @@ class Classifier:
         if text_pairs is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} text_pairs; pass as many of both")
         results, truncated = [], 0
+        is_main = threading.current_thread() is threading.main_thread()
         for begin in range(0, len(texts), _ROWS_AT_A_TIME):
-            end = begin + _ROWS_AT_A_TIME
-            with translated():
-                result, count = method(texts[begin:end], pairs[begin:end], begin)
-            results.append(result)
-            truncated += count
+            end, found = begin + _ROWS_AT_A_TIME, None
+            while found is None:  # Ctrl-C stopped it, and a handler of the user's raised nothing
+                with translated():
+                    found = method(texts[begin:end], pairs[begin:end], begin, is_main)
+            results.append(found[0])
+            truncated += found[1]
         if truncated > 0:
             warnings.warn(f"{truncated} of {len(texts)} texts cut to {self.max_length} tokens", stacklevel=3)
         return results
@@ -197,7 +197,7 @@ class Tokenizer:
         """
         is_one = isinstance(text, (str, bytes))
         texts = _encoded(text)
-        pairs = [] if text_pair is None else _encoded(text_pair)
+        pairs = [] if text_pair is None else _encoded(text_pair, "text_pair")
         if text_pair is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} second texts; pass as many of both")
         with translated():
@@ -231,7 +231,7 @@ class Tokenizer:
             As a call for one text does, and ``word_ids``: of each id the word's number from 0, -1 for special tokens.
         """
         with translated():
-            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words), operator.index(max_length))
+            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words, "words"), operator.index(max_length))
         return {"input_ids": ids.tolist(), "token_type_ids": types.tolist(), "truncated": truncated, "word_ids": word_ids.tolist()}
 
     def encode_windows(self, text: str | bytes, max_length: int, stride: int) -> list[list[int]]:
@@ -279,17 +279,17 @@ class Tokenizer:
         return int(self._tokenizer.model_max_length())
 
 
-def _encoded(text: str | bytes | Iterable[str | bytes]) -> list[bytes]:
-    """In UTF-8, but for bytes, which stay."""
-    _refuse_tables(text, "text")
-    texts = [text] if isinstance(text, (str, bytes)) else list(text)
-    for i, one in enumerate(texts):
-        if not isinstance(one, (str, bytes)):
-            raise TypeError(f"text {i} is a {type(one).__name__}, expected a str")
-    return [one if isinstance(one, bytes) else one.encode() for one in texts]
+def _encoded(text: str | bytes | Iterable[str | bytes], name: str = "text") -> list[bytes]:
+    _refuse_tables(text, name)
+    texts = [text] if isinstance(text, (str, bytes)) else text
+    return [_encoded_one(one, f"{name}[{i}]") for i, one in enumerate(texts)]
 
 
-def _encoded_one(text: str | bytes) -> bytes:
-    if not isinstance(text, (str, bytes)):
-        raise TypeError(f"text is a {type(text).__name__}, expected a str")
-    return _encoded(text)[0]
+def _encoded_one(text: str | bytes, name: str = "text") -> bytes:
+    """In UTF-8, which has no halves of surrogate pairs; bytes stay."""
+    if isinstance(text, bytes):
+        return text
+    try:
+        return checked(text, str, name).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} has half of a surrogate pair, {text[error.start]!r}, at {error.start}: it is not Unicode text") from None

@@ -20,7 +20,7 @@ c10::DeviceType checked_device_type(c10::Device device) {
   const auto device_type = device.type();
   TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "autocast: device type ",
                     c10::DeviceTypeName(device_type, /*lower_case=*/true),
-                    " has no autocast. Pass the device type that the model's tensors live on, such as cpu or cuda.");
+                    " has no autocast. Pass the device type of the model's tensors, such as cpu or cuda.");
   return device_type;
 }
 
@@ -72,8 +72,8 @@ AutocastGuard::AutocastGuard(c10::Device device,
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
   if (setting.enabled && device_type_ == at::kCUDA && !at::hasCUDA()) {
     TORCH_WARN_ONCE(
-        "autocast: for CUDA, which this process does not have, so it changes nothing. Pass the device "
-        "type that the model's tensors live on.");
+        "autocast: for CUDA has no effect, because this process has no GPU. Pass the device type of the model's "
+        "tensors.");
   }
   if (setting.enabled && !has_policy) {
     check_has_kernels(device_type_);

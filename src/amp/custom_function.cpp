@@ -33,7 +33,7 @@ std::optional<CastPolicy> policy_in_force(c10::DeviceType device_type, const std
 
 void register_function(const std::string& name, CastPolicy policy) {
   TORCH_CHECK_VALUE(name.find("::") != std::string::npos, "autocast_function: the name '", name,
-                    "' must be in a namespace of its own, such as mylib::", name);
+                    "' needs a namespace, such as mylib::", name);
   check_function_policy(name, policy);
   register_function_name(name);
 }

@@ -253,7 +253,7 @@ StepResult GradScaler::step_by(Optimizer& optimizer, const std::function<at::Ten
     state.found_inf = unscale_gradients(optimizer);
   }
   check_has_gradients(optimizer, state.found_inf);
-  // Should the step throw, the gradients are unscaled all the same.
+  // Should the step throw, the gradients are unscaled anyway.
   optimizer_states_[&optimizer] = {Stage::kUnscaled, state.found_inf};
   if (!state.found_inf.defined() || state.found_inf.item<float>() != 0.0f) {
     return finish(optimizer, state.found_inf, /*stepped=*/false, /*loss=*/{});
@@ -350,11 +350,11 @@ void GradScaler::check_not_stuck(Optimizer& optimizer, const at::Tensor& found_i
   }
   const auto report = overflow_report(optimizer);
   const char* cause = report.empty() && options_.found_inf_all_reduce()
-                          ? "No gradient of this process is inf or NaN as it stands: look at the others."
-                      : report.empty()   ? "No gradient is inf or NaN as it stands: unscaling made it so, or the scale "
-                                           "itself has no finite reciprocal. Raise min_scale."
+                          ? "No gradient of this process is inf or NaN: check the other processes."
+                      : report.empty() ? "No scaled gradient is inf or NaN: unscaling overflowed, or the scale has no "
+                                         "finite reciprocal. Raise min_scale."
                       : report.has_nan() ? "NaN stays NaN at any scale: find its source with FiniteTracer."
-                                         : "Should inf remain at a scale of 1, lower the learning rate, or find its "
+                                         : "If inf remains at a scale of 1, lower the learning rate, or find its "
                                            "source with FiniteTracer.";
   TORCH_CHECK(false, "GradScaler: the last ", skips,
               " iterations in a row were skipped, the limit set by "

@@ -90,7 +90,7 @@ StepResult GradScaler::step(Optimizer& optimizer, const torch::optim::Optimizer:
   const auto stage = state_of(optimizer).stage;
   check_not_stepped(optimizer, stage);
   TORCH_CHECK(stage != Stage::kUnscaled, "GradScaler: step() with a closure was called on ", detail::name_of(optimizer),
-              " after unscale_(). Leave unscale_() out: every gradient that the closure computes is unscaled for you.");
+              " after unscale_(). Leave unscale_() out: step() unscales the gradients of each closure call.");
 
   const auto first_loss = evaluate(optimizer, closure);
   if (auto* const amp = dynamic_cast<detail::AmpScalingOptimizer*>(&optimizer)) {

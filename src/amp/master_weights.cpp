@@ -172,7 +172,8 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
     if (const auto entry = state.find(name); entry != state.end()) {
       const at::Tensor &same = state.at(first), &values = entry->second;
       TORCH_CHECK_VALUE(values.scalar_type() == same.scalar_type() && values.equal(same), "MasterWeights: entries ",
-                        first, " and ", name, " of the state to load differ, but are one parameter of this model");
+                        first, " and ", name,
+                        " of the state to load differ, but belong to one parameter of this model");
       ++used;
     }
   }

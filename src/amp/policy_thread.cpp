@@ -16,9 +16,10 @@ thread_local PolicyThread this_thread;
 /// The policies' kernel, registered until the process ends.
 torch::Library* register_policy_kernel() {
   kernels::library();  // tells of a second copy of mezzo
-  TORCH_CHECK(!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kPolicyKey),
-              "autocast: op policies and logs need the dispatch key ", kPolicyKey,
-              ", which another library in this process has taken (torchdistx uses it). Use one of the two.");
+  TORCH_CHECK(
+      !c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kPolicyKey),
+      "autocast: op policies and logs need the dispatch key ", kPolicyKey,
+      ", which another library in this process has taken (torchdistx uses it). Use only one of the two libraries.");
   auto* library = new torch::Library(torch::Library::IMPL, "_", kPolicyKey, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&call_by_policy>());
   return library;

@@ -190,7 +190,7 @@ std::string ScaleAdvice::objection() const {
                     c10::Join(", ", named), losses.size() > kMostObjections ? ", …" : "");
   }
   if (least_headroom < 0) {
-    return c10::str("the scale is too large for float16: the largest gradient times it exceeds ", kLargestHalf);
+    return c10::str("the scale is too large for float16: the largest scaled gradient exceeds ", kLargestHalf);
   }
   return zeros.empty() ? ""
                        : "all gradients are 0 of " + c10::Join(", ", zeros) + ": the scale may be too small for them";
@@ -208,7 +208,7 @@ std::string ScaleAdvice::to_string() const {
   const std::string against = objection();
   return text_table(rows, /*left=*/1) + "scale " + scale_text(scale) +
          "; recommended for float16: " + scale_text(recommended_scale) +
-         (needs_scale || !against.empty() ? "" : " (these gradients would hardly need one)") + '\n' +
+         (needs_scale || !against.empty() ? "" : " (these gradients need almost no scale)") + '\n' +
          (against.empty() ? "" : against + '\n');
 }
 

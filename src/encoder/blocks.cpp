@@ -120,8 +120,7 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             const OptionalTensor& position_query) {
   constexpr const char* kOp = "attention_block";
   TORCH_CHECK_VALUE(weights.size() == 2 || weights.size() == 4, "mezzo::", kOp,
-                    ": needs the weights of query, key, value and output, or those of the first three as one and that "
-                    "of the output, got ",
+                    ": needs the weights of query, key, value and output, or the first three joined and the output's, got ",
                     weights.size());
   const LinearLayers layers(kOp, weights.size(), weights, biases, half_copies, /*may_lack_biases=*/norm_first);
   layout->check(x, attention->description.num_heads);

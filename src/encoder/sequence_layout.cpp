@@ -41,7 +41,7 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
     : num_rows_(num_rows) {
   TORCH_CHECK_VALUE(cu_seqlens.numel() == seqlens.numel() + 1, "SequenceLayout: ", cu_seqlens.numel(),
                     " rows in cu_seqlens for ", seqlens.numel(),
-                    " sequences; there is one more, where the last one ends");
+                    " sequences; expected one more, the end of the last sequence");
   TORCH_CHECK_VALUE(cu_seqlens.is_cpu() && seqlens.is_cpu(),
                     "SequenceLayout: cu_seqlens and seqlens must be on the CPU");
   const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
@@ -49,10 +49,11 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
   int64_t free_from = 0;  // the rows before are others'
   for (int64_t b = 0; b < batch_size; ++b) {
     const int64_t begin = first[b], count = counts[b], end = first[b + 1];
-    TORCH_CHECK_VALUE(count > 0 && begin >= free_from && begin + count <= end && end <= num_rows,
-                      "SequenceLayout: sequence ", b, " has ", count, " tokens in rows ", begin, " to ", end - 1,
-                      " of ", num_rows, ", and the sequences before it own those up to ", free_from - 1,
-                      "; each needs one token at least, rows for all of them, and rows behind those of the one before");
+    TORCH_CHECK_VALUE(
+        count > 0 && begin >= free_from && begin + count <= end && end <= num_rows, "SequenceLayout: sequence ", b,
+        " has ", count, " tokens in rows ", begin, " to ", end - 1, " of ", num_rows,
+        ", but earlier sequences own the rows up to ", free_from - 1,
+        ". Each sequence needs at least one token, a row for each token, and rows after the earlier sequences");
     sequences_.push_back({begin, count});
     longest_ = std::max(longest_, count);
     free_from = end;
@@ -72,7 +73,7 @@ SequenceLayout::SequenceLayout(const at::Tensor& table, int64_t num_rows, int64_
       first_rows_(table.select(1, 0).to(at::kLong)) {}
 
 const std::vector<Sequence>& SequenceLayout::sequences() const {
-  TORCH_CHECK(is_known_, "SequenceLayout: where the sequences lie is known to the device alone");
+  TORCH_CHECK(is_known_, "SequenceLayout: only the device knows the rows of the sequences");
   return sequences_;
 }
 

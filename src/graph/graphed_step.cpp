@@ -119,9 +119,9 @@ Key key_of(const Tensors& inputs, at::IntArrayRef numbers, c10::DeviceType type)
 
 [[noreturn]] void throw_not_recorded(std::string_view why) {
   TORCH_CHECK(false, "GraphedStep: the step cannot be recorded: ", why.substr(0, why.find('\n')),
-              " (nothing of it was done; a recorded step neither waits for the device nor reads from it, as item(), "
-              "cpu() and StepResult::stepped() do: return tensors and read them after the call, or set "
-              "GraphedStepOptions().enabled(false))");
+              ". The device has done nothing. A recorded step must not wait for the device or read from it, as item(), "
+              "cpu() and StepResult::stepped() do. Return tensors and read them after the call, or set "
+              "GraphedStepOptions().enabled(false).");
 }
 
 }  // namespace
@@ -317,8 +317,9 @@ void GraphedStep::drop_if_moved(Bucket& bucket) {
 
 void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
   if (graphs_->drop_oldest(/*with_graph=*/true, options_.max_graphs() - 1) && ++counts_.dropped == 1) {
-    TORCH_WARN("GraphedStep: inputs of more than max_graphs = ", options_.max_graphs(),
-               " kinds of shapes come up; graphs are dropped and recorded again. Pad to fewer shapes, or raise it.");
+    TORCH_WARN(
+        "GraphedStep: inputs have more than max_graphs = ", options_.max_graphs(),
+        " combinations of shapes, so graphs are dropped and recorded again. Pad to fewer shapes, or raise max_graphs.");
   }
   Tensors buffers;
   for (const at::Tensor& input : inputs) {
@@ -335,11 +336,11 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
     outputs = detached(step_(detached(buffers)));
     for (size_t i = 0; i < outputs.size(); ++i) {
       TORCH_CHECK(!outputs[i].defined() || outputs[i].device() == device_, "output ", i, " is on ", outputs[i].device(),
-                  ", where a replay does not change it");
+                  ", so a replay does not change it");
     }
     TORCH_CHECK(op_watchers_begun() == watchers,
-                "a CastLog or a FiniteTracer was opened in it, which would see nothing of replays; open it around the "
-                "call, which is eager then");
+                "it opened a CastLog or a FiniteTracer, which sees no replays; open it around the call, which then "
+                "runs eagerly");
     graph = recording.end();
     used = watch.stop(device_.type());
   } catch (const c10::OutOfMemoryError&) {

@@ -45,7 +45,7 @@ void AdamW::defer_rows(const at::Tensor& table) {
       group = &each;
     }
   }
-  TORCH_CHECK_VALUE(group != nullptr, "AdamW: defer_rows() got a tensor that is no parameter of this optimizer");
+  TORCH_CHECK_VALUE(group != nullptr, "AdamW: defer_rows() got a tensor that is not a parameter of this optimizer");
   TORCH_CHECK_VALUE(table.dim() == 2 && table.scalar_type() == at::kFloat && table.is_contiguous() && table.is_cpu() &&
                         !half_copy_of(table).defined(),
                     "AdamW: defer_rows() needs a contiguous float32 matrix on the CPU, without a half copy, got ",

@@ -15,7 +15,7 @@ std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer) {
     const bool on_half_copy = half_copy.defined() && half_copy.grad().defined();
     TORCH_CHECK_VALUE(!on_half_copy || !parameter.grad().defined(),
                       "Optimizer: ", labelled_parameter(optimizer, parameter),
-                      " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
+                      " and its half copy both have a gradient; call accumulate_gradients() after every "
                       "backward, or after none");
     owners.push_back(on_half_copy ? GradientOwner{half_copy, parameter} : GradientOwner{parameter, {}});
   }

@@ -235,7 +235,7 @@ void Optimizer::set_lr(at::Tensor lr) {
   const bool is_at_hand = std::ranges::any_of(detail::all_parameters(*this),
                                               [&](const at::Tensor& each) { return each.device() == lr.device(); });
   TORCH_CHECK_VALUE(is_at_hand, "Optimizer: the learning rate is on ", lr.device(),
-                    ", where no parameter is; move it to ", param_groups_.front().params().front().device());
+                    ", but no parameter is there; move it to ", param_groups_.front().params().front().device());
   check_lr_value(lr);
   lr_tensor_ = std::move(lr);
 }

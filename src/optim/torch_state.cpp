@@ -77,7 +77,7 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
       TORCH_CHECK_VALUE(found->second.index() == own.index(), where, name, " has another type than this optimizer's");
       if (name == "maximize" || name == "decoupled_weight_decay") {
         TORCH_CHECK_VALUE(found->second == own, where, "this optimizer has another ", name,
-                          ", which cannot be taken over");
+                          ", which cannot be changed");
       } else {
         write_option(options, name, found->second);
       }

@@ -115,7 +115,7 @@ TEST(GradScalerClosureTest, ExplainsMisuse) {
   scaler.unscale_(lbfgs);
   EXPECT_EQ(error_of([&] { scaler.step(lbfgs, problem.closure(&scaler)); }),
             "GradScaler: step() with a closure was called on torch::optim::LBFGS after unscale_(). Leave unscale_() "
-            "out: every gradient that the closure computes is unscaled for you.");
+            "out: step() unscales the gradients of each closure call.");
   scaler.update();
   EXPECT_THROW(scaler.step(lbfgs, []() -> torch::Tensor { throw std::runtime_error("from the closure"); }),
                std::runtime_error);

@@ -193,7 +193,7 @@ TEST(DeferredRowsTest, RefuseWhatTheyCannotDo) {
     AdamW adamw(model.parameters(), options);
     return value_error_of([&] { adamw.defer_rows(table); });
   };
-  EXPECT_EQ(error({}, at::ones({2, 2})), "AdamW: defer_rows() got a tensor that is no parameter of this optimizer");
+  EXPECT_EQ(error({}, at::ones({2, 2})), "AdamW: defer_rows() got a tensor that is not a parameter of this optimizer");
   const std::string settings = "AdamW: defer_rows() works without amsgrad, maximize and stochastic rounding";
   EXPECT_EQ(error(AdamWOptions().amsgrad(true), model.table), settings);
   EXPECT_EQ(error(AdamWOptions().maximize(true), model.table), settings);

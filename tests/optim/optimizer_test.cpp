@@ -477,7 +477,7 @@ TEST(OptimizerLrTest, RefusesTensorsThatAreNone) {
   EXPECT_THAT(refusal(at::ones({1}, at::kDouble)), testing::HasSubstr("of sizes [1]"));
   EXPECT_THAT(refusal(number(1).requires_grad_()), testing::HasSubstr("require no gradient"));
   EXPECT_THAT(refusal(at::empty({}, at::TensorOptions(at::kMeta).dtype(at::kDouble))),
-              testing::HasSubstr("is on meta, where no parameter is; move it to cpu"));
+              testing::HasSubstr("is on meta, but no parameter is there; move it to cpu"));
   for (const auto& [key, device] : {std::pair(c10::DispatchKey::MPS, at::kMPS), {c10::DispatchKey::XPU, at::kXPU}}) {
     const auto there = at::detail::make_tensor<c10::TensorImpl>(c10::DispatchKeySet(key),
                                                                 caffe2::TypeMeta::Make<float>(), at::Device(device));

@@ -542,7 +542,7 @@ TEST_F(GraphedStepDeviceTest, AStepThatCannotBeRecordedIsOneLineThatNamesIt) {
         const AutocastGuard autocast(kType, at::kHalf, AutocastOptions().log(&log));
         return Tensors{inputs[0] + 1};
       },
-      "CastLog or a FiniteTracer was opened in it");
+      "it opened a CastLog or a FiniteTracer");
   expect_error(
       [&](const Tensors& inputs) {
         const FiniteTracer tracer;

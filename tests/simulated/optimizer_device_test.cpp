@@ -195,7 +195,7 @@ TEST_F(OptimizerDeviceTest, RefusesALearningRateThatLiesElsewhere) {
     optimizer.set_lr(at::full({}, 0.1, at::kDouble));
     ADD_FAILURE() << "no error";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("is on cpu, where no parameter is; move it to"));
+    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("is on cpu, but no parameter is there; move it to"));
   }
   const auto negative = at::full({}, -1.0, at::TensorOptions(device).dtype(at::kDouble));
   const Watch watch;

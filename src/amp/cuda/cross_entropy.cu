@@ -62,7 +62,7 @@ struct CrossEntropyForward {
     if (block.thread() == 0) {
       const int64_t row = block.index(), target = a.targets[row];
       const bool counts = target != a.ignored, is_there = target >= 0 && target < a.columns;
-      block.require(is_there || !counts, "cross_entropy: a target is no class");
+      block.require(is_there || !counts, "cross_entropy: a target is not a class");
       a.largest[row] = largest;
       a.log_sum[row] = ::logf(sum);
       // The difference first: large logits would swallow the logarithm.

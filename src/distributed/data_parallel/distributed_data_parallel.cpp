@@ -101,8 +101,7 @@ class CountedHook : public c10d::CppCommHookInterface<CommHook> {
   TORCH_CHECK(!missing.empty(), text);
   TORCH_CHECK(false, "DistributedDataParallel: the last backward gave no gradient to ",
               fmt::to_string(fmt::join(missing, ", ")),
-              "; use every output of forward in the loss, and set find_unused_parameters where forward does not use "
-              "all parameters");
+              "; use every output of forward in the loss, and set find_unused_parameters if forward does not use all parameters");
 }
 
 }  // namespace
@@ -329,8 +328,7 @@ void DistributedDataParallelBase::after_forward(std::vector<at::Tensor>& outputs
     core.awaits_backward = true;
     StepRecording::current()->check_at_end([&core] {
       TORCH_CHECK(!std::exchange(core.awaits_backward, false),
-                  "DistributedDataParallel: call its backward(loss) instead of loss.backward(), after which a backend "
-                  "that works on the host reduces gradients");
+                  "DistributedDataParallel: call its backward(loss) instead of loss.backward(), because this backend reduces gradients on the host afterwards");
     });
     return;
   }

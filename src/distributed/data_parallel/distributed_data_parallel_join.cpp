@@ -50,7 +50,8 @@ JoinRound exchange(ProcessGroup& group, int64_t status) {
       continue;
     }
     TORCH_CHECK(round.active == 0 || other == round.status, "DistributedDataParallel: ranks ", round.last_active,
-                " and ", rank, " are not at the same kind of step; use no_sync and train() alike on all ranks");
+                " and ", rank,
+                " run different kinds of steps; make the same calls of no_sync and train() on all ranks");
     ++round.active;
     round.last_active = rank;
     round.status = other;
@@ -104,8 +105,8 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   Core& core = *core_;
   TORCH_CHECK_VALUE(!core.joining, "DistributedDataParallel: join within join");
   TORCH_CHECK_VALUE(!core.has_hook || options.divide_by_initial_world_size(),
-                    "DistributedDataParallel: join cannot divide by the ranks that are left, since a comm hook is "
-                    "registered, which divides by itself; set divide_by_initial_world_size");
+                    "DistributedDataParallel: join cannot divide by the remaining ranks, because the comm hook divides "
+                    "by itself; set divide_by_initial_world_size to true");
   struct Joining {
     Core& core;
     ~Joining() {

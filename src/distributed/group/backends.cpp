@@ -93,7 +93,7 @@ void run_collective(ProcessGroup& group, c10::DeviceType type, const std::functi
     return group.guard(collective);
   }
   TORCH_CHECK(type != c10::kCPU,
-              "a collective on the CPU, where the host would read the result; make it between steps");
+              "a collective on the CPU, whose result the host would read; call it between steps");
   recording->call_between_graphs([&group, collective] { group.guard(collective); });
 }
 

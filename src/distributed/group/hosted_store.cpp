@@ -17,7 +17,7 @@
 namespace mezzo::distributed {
 namespace {
 
-/// A listening socket on an address of `family`; nothing where the kernel has no such family. Ranks
+/// A listening socket on an address of `family`; nothing if the kernel has no such family. Ranks
 /// of many nodes may come at once, so the backlog is as long as the kernel allows.
 UniqueFd listen_on(const sockaddr* address, socklen_t size, int64_t port) {
   UniqueFd socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -78,7 +78,7 @@ HostedStore serve(UniqueFd socket) {
   } catch (const std::exception& error) {
     const std::string why = error.what();
     TORCH_CHECK(false, "cannot reach itself at ", kLoopback, ":", options.port, ": ", why.substr(0, why.find('\n')),
-                "; where the loopback network of this machine is down, `ip link set lo up` helps");
+                "; if the loopback network of this machine is down, run `ip link set lo up`");
   }
 }
 

@@ -83,15 +83,14 @@ void check_host_of_slurm(const RankEnvironment& environment, milliseconds at_mos
   }
   if (error != 0) {
     throw BlamingError(
-        fmt::format("rank {} finds no address of the host '{}', where rank 0 is: {}. Set MASTER_ADDR, for all ranks, "
-                    "to a name or an "
-                    "address of that host that all hosts know",
+        fmt::format("rank {} cannot resolve the host '{}', where rank 0 is: {}. Set MASTER_ADDR, for all ranks, "
+                    "to a name or an address of that host that all hosts can resolve",
                     environment.rank, environment.master_addr, gai_strerror(error)));
   }
   freeaddrinfo(found);
 }
 
-/// What is said of an exception that is no std::exception.
+/// What is said of an exception that is not a std::exception.
 constexpr const char* kNoStdException = "an exception of an unknown type";
 
 /// The key that says that `rank` needs the store no more.
@@ -192,13 +191,12 @@ void ProcessGroup::connect() {
     std::string why = first_line(error);
     if (why.ends_with('.')) why.pop_back();
     const bool cannot_listen = why.find("listen") != std::string::npos;
-    throw BlamingError(tcp.isServer
-                           ? fmt::format("rank 0 cannot open the store where ranks meet at {}: {}; set {} of this host",
-                                         place, why,
-                                         cannot_listen ? "MASTER_PORT to a free port" : "MASTER_ADDR to an address")
-                           : fmt::format("rank {} could not reach the store where ranks meet, at {}, within {}: "
-                                         "is rank 0 running, and MASTER_ADDR its host? ({})",
-                                         rank(), place, seconds(options_.timeout()), why));
+    throw BlamingError(
+        tcp.isServer ? fmt::format("rank 0 cannot open the ranks' store at {}: {}; set {} of this host", place, why,
+                                   cannot_listen ? "MASTER_PORT to a free port" : "MASTER_ADDR to an address")
+                     : fmt::format("rank {} could not reach the ranks' store at {}, within {}: "
+                                   "is rank 0 running, and is MASTER_ADDR its host? ({})",
+                                   rank(), place, seconds(options_.timeout()), why));
   }
 }
 
@@ -221,9 +219,8 @@ std::vector<int> ProcessGroup::wait_for_ranks(milliseconds at_most) {
       }
     }
   } catch (const std::exception&) {
-    throw BlamingError(
-        fmt::format("the store where ranks meet, at {}:{}, went away while rank {} waited for the others",
-                    environment_.master_addr, environment_.master_port, rank()));
+    throw BlamingError(fmt::format("the ranks' store at {}:{} ended while rank {} waited for the other ranks",
+                                   environment_.master_addr, environment_.master_port, rank()));
   }
   return missing;
 }
@@ -341,8 +338,9 @@ void ProcessGroup::check_same(const std::map<std::string, std::string>& values) 
   all_know_ = difference.has_value();  // an earlier error that was caught is of the past
   if (difference) {
     const auto [name, here, there] = by_name(*difference);
-    throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank {}; start all ranks alike",
-                                   name, here, name_of(0), there, name_of(difference->rank)));
+    throw BlamingError(fmt::format(
+        "{} differs between ranks: '{}' on rank {}, '{}' on rank {}; start all ranks with the same settings", name,
+        here, name_of(0), there, name_of(difference->rank)));
   }
 }
 
@@ -459,7 +457,7 @@ void ProcessGroup::throw_blaming(const std::string& error) {
   if (!census.store_answers) {
     const bool by_launcher = environment_.launcher_hosts_store;
     message = fmt::format(
-        "the store where ranks met, kept by {} at {}:{}, does not answer any more: {}, or its host "
+        "the ranks' store, kept by {} at {}:{}, does not answer: {}, or its host "
         "cannot be reached",
         by_launcher ? "the launcher" : "rank 0", environment_.master_addr, environment_.master_port,
         by_launcher ? "the launcher has ended" : "rank 0 was killed or stopped");
@@ -476,8 +474,8 @@ void ProcessGroup::throw_blaming(const std::string& error) {
     message = census.gave_up.begin()->second;
   } else {
     message = fmt::format(
-        "a collective failed though all ranks are alive; one may have been busy for longer than the "
-        "timeout of {}, or ranks gave different tensors: set check_collectives to compare them ({})",
+        "a collective failed though all ranks are alive. One may have been busy for longer than the "
+        "timeout of {}, or ranks passed different tensors: set check_collectives to compare them ({})",
         seconds(options_.timeout()), error);
   }
   if (census.store_answers) {

@@ -25,8 +25,9 @@ int64_t parse_number(const char* name, const std::string& text, int64_t smallest
 
 int64_t number(const Lookup& lookup, const char* name, int64_t smallest, int64_t largest) {
   const auto text = lookup(name);
-  TORCH_CHECK_VALUE(text, "environment variable ", name,
-                    " is not set, though others of the same launcher are; start all ranks with one launcher, or none");
+  TORCH_CHECK_VALUE(
+      text, "environment variable ", name,
+      " is not set, but other variables of the same launcher are; start all ranks with one launcher, or without");
   return parse_number(name, *text, smallest, largest);
 }
 
@@ -56,10 +57,9 @@ void choose_meeting_point(const Lookup& lookup,
   if (const auto addr = lookup("MASTER_ADDR")) {
     environment.master_addr = *addr;
   } else {
-    TORCH_CHECK_VALUE(
-        one_host || known_addr, environment.launcher,
-        " started ranks on several hosts, which need a place to meet: set MASTER_ADDR to the host of rank "
-        "0 for all of them, and MASTER_PORT to a free port of it");
+    TORCH_CHECK_VALUE(one_host || known_addr, environment.launcher,
+                      " started ranks on several hosts: set MASTER_ADDR to the host of rank 0 on all of them, and "
+                      "MASTER_PORT to a free port of that host");
     environment.master_addr = one_host ? "127.0.0.1" : *known_addr;
   }
   const auto port = lookup("MASTER_PORT");
@@ -104,7 +104,7 @@ bool take(std::string_view& text, std::string_view word) {
   return found;
 }
 
-/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2. nullopt where that cannot be
+/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2. nullopt if that cannot be
 /// read, or ends before `node`.
 std::optional<int64_t> slurm_tasks_on_node(std::string_view counts, int64_t node) {
   do {
@@ -182,7 +182,7 @@ RankEnvironment from_slurm(const Lookup& lookup) {
   const auto counts = lookup("SLURM_STEP_TASKS_PER_NODE").value_or(std::to_string(environment.world_size));
   const auto tasks = slurm_tasks_on_node(counts, node);
   TORCH_CHECK_VALUE(tasks, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
-                    "', which says nothing of node ", node);
+                    "', which has no entry for node ", node);
   TORCH_CHECK_VALUE(*tasks <= environment.world_size, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
                     "', more tasks on node ", node, " than the ", environment.world_size, " of SLURM_STEP_NUM_TASKS");
   environment.local_world_size = static_cast<int>(*tasks);

@@ -106,7 +106,7 @@ void ShardedMasterWeights::load_state_dict(const std::map<std::string, at::Tenso
       TORCH_CHECK_VALUE(
           entry->second.scalar_type() == state.at(first).scalar_type() && entry->second.equal(state.at(first)),
           "ShardedMasterWeights: entries ", first, " and ", name,
-          " of the state to load differ, but are one parameter of this model");
+          " of the state to load differ, but belong to one parameter of this model");
       of_own.erase(name);
     }
   }

@@ -100,7 +100,7 @@ std::map<std::string, int> partition_parameters(const std::vector<ParamGroup>& g
       *rank += parameter.tensor.numel();
       const bool is_new = owner.emplace(parameter.name, static_cast<int>(rank - elements.begin())).second;
       TORCH_CHECK_VALUE(is_new, "partition_parameters: two parameters are named '", parameter.name,
-                        "', and ranks know them by name. Give those of one module a prefix: parameter.name = "
+                        "', and ranks know them by name. Give the names of one module a prefix: parameter.name = "
                         "\"decoder.\" + parameter.name");
     }
   }
@@ -143,7 +143,7 @@ void ZeroRedundancyOptimizer::check_alike() const {
       elements += tensor.numel();
     }
   }
-  group_.check_same({{"what ZeroRedundancyOptimizer is to train",
+  group_.check_same({{"the parameter list of ZeroRedundancyOptimizer",
                       fmt::format("{} of {} tensors with {} elements, fingerprint {:016x}", name, owner_.size(),
                                   elements, std::hash<std::string>()(text))}});
 }
@@ -380,7 +380,7 @@ std::map<std::string, at::Tensor> ZeroRedundancyOptimizer::weights(int to) {
   if (group_.rank() != to) {
     return {};
   }
-  collected.merge(all);  // masters stay where there are some
+  collected.merge(all);  // masters stay if there are some
   return collected;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 void check(cudaError_t error) {
   if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("CUDA does not tell about its device: ") + cudaGetErrorString(error));
+    throw std::runtime_error(std::string("CUDA cannot describe its device: ") + cudaGetErrorString(error));
   }
 }
 

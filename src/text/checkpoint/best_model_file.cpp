@@ -33,7 +33,7 @@ std::string BestModelFile::problem(Look look) const {
   try {
     return hash_of_file(path_) == hash_
                ? ""
-               : path_.string() + ": is damaged: its contents are not those that the run wrote";
+               : path_.string() + ": is damaged: its contents differ from the file that the run wrote";
   } catch (const c10::Error& error) {
     return clause_of(error);
   }
@@ -44,8 +44,8 @@ std::string BestModelFile::mend(Look look, const std::function<std::optional<std
   if (!what.empty()) {
     const auto copy = find_copy();
     TORCH_CHECK_VALUE(copy, what,
-                      ". It held the best weights, of which no checkpoint has a copy, so the run ends here; --resume "
-                      "auto goes on from the last checkpoint, without them where there was none before");
+                      ". It held the best weights, and no checkpoint has a copy of them, so the run ends here. "
+                      "--resume auto continues from the last checkpoint");
     copy_intact_file(*copy, path_, hash_);
   }
   written(hash_);

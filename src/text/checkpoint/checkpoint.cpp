@@ -57,7 +57,7 @@ fs::path free_name(const fs::path& folder, int64_t step, std::string_view suffix
 void check_file(const fs::path& checkpoint, const Manifest& manifest, const char* name) {
   const fs::path file = checkpoint / name;
   const auto noted = manifest.files.find(name);
-  TORCH_CHECK_VALUE(noted != manifest.files.end(), (checkpoint / kManifest).string(), ": tells nothing of ", name);
+  TORCH_CHECK_VALUE(noted != manifest.files.end(), (checkpoint / kManifest).string(), ": has no entry for ", name);
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
   TORCH_CHECK_VALUE(error || bytes == static_cast<uintmax_t>(noted->second.bytes), file.string(),
@@ -81,11 +81,11 @@ void check_format(const fs::path& file, const Json& manifest) {
   const auto format = manifest.find("format");
   if (format == manifest.end()) {
     throw UnreadableError(file.string() +
-                          ": has no format number: an earlier mezzo wrote it; go on with that mezzo, or start anew");
+                          ": has no format number: an earlier mezzo wrote it; resume with that version, or start a new run");
   }
   if (*format != kCheckpointFormat) {
     throw UnreadableError(c10::str(file.string(), ": is of format ", format->dump(), ", this mezzo reads format ",
-                                   kCheckpointFormat, "; go on with the version that wrote it"));
+                                   kCheckpointFormat, "; resume with the version that wrote it"));
   }
 }
 
@@ -245,7 +245,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
     }
     json.at("environment").get_to(manifest.environment);
   } catch (const Json::exception&) {
-    TORCH_CHECK_VALUE(false, file.string(), ": is no manifest of a checkpoint; a field is missing or of another type");
+    TORCH_CHECK_VALUE(false, file.string(), ": is not a manifest of a checkpoint; a field is missing or of another type");
   }
   return manifest;
 }
@@ -277,11 +277,11 @@ Checkpoint read_and_verify(const fs::path& folder) {
     read_state(read_json_object(folder / kState), folder / kState, checkpoint);
   } catch (const Json::exception&) {
     TORCH_CHECK_VALUE(false, (folder / kState).string(),
-                      ": is no checkpoint state; a field is missing or of another type");
+                      ": is not a checkpoint state; a field is missing or of another type");
   }
   const int64_t named = named_step(folder);
   TORCH_CHECK_VALUE(named < 0 || named == checkpoint.step, folder.string(), ": is named for step ", named,
-                    " and holds step ", checkpoint.step, "; give it back its name");
+                    " and holds step ", checkpoint.step, "; rename it");
   for (const TensorFile& file : kTensorFiles) {
     if (file.is_required || manifest.files.contains(file.name)) check_file(folder, manifest, file.name);
   }
@@ -324,9 +324,9 @@ std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& fo
     } catch (const UnreadableError& error) {
       const bool is_last = path == found.back().second;
       const std::string advice =
-          is_last ? "" : fmt::format("; to go on from an earlier checkpoint, move {} away", path.string());
+          is_last ? "" : fmt::format("; to resume from an earlier checkpoint, move {} away", path.string());
       const std::string newer = problems.empty() ? "" : fmt::format("; newer than it: {}", fmt::join(problems, "; "));
-      TORCH_CHECK_VALUE(false, clause_of(error), "; it may be whole, so nothing was changed", advice, newer);
+      TORCH_CHECK_VALUE(false, clause_of(error), "; it may be intact, so nothing was changed", advice, newer);
     } catch (const c10::ValueError& error) {
       problems.push_back(clause_of(error));
     }

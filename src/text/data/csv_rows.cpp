@@ -109,8 +109,9 @@ CsvColumns csv_columns(const std::vector<std::string>& header,
   const auto text = find(columns.text), label = find(columns.label);
   const bool may_be_row = is_in_file && !text && !label;
   const std::string missing = columns.missing(header);
-  TORCH_CHECK_VALUE(missing.empty(), where, missing, ".",
-                    may_be_row ? " If this line is a row and no header, name the columns: --columns text,label." : "");
+  TORCH_CHECK_VALUE(
+      missing.empty(), where, missing, ".",
+      may_be_row ? " If this line is a row and not a header, name the columns: --columns text,label." : "");
   CsvColumns found{
       header.size(), *text, find(columns.text_pair), columns.label.is_required ? label : std::nullopt, {}, {}};
   for (const Column& flag : columns.flags) found.flags.push_back(*find(flag));
@@ -215,7 +216,7 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
     TORCH_CHECK_VALUE(false, rows.between(line), found, ", or pass --unquoted if quotes are ordinary characters.");
   };
   TORCH_CHECK_VALUE(rows.label_kind() != LabelKind::kWords, rows.between(1),
-                    "a cell holds no labels of words. Use .conll, .json or .jsonl.");
+                    "a cell cannot hold labels of words. Use .conll, .json or .jsonl.");
   const char of_name = delimiter;
   if (format.delimiter != "auto") {
     delimiter = format.delimiter_char();

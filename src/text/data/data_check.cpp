@@ -147,7 +147,7 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   if (!first) return;
   const auto& [label, same] = *first;
   lines.push_back(
-      fmt::format("{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
+      fmt::format("{} of {} labels in {} {} from another only in white space or case, such as {} at {} "
                   "from {} at {}",
                   alike, classes.size(), rows.places.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
                   rows.places.at(label.second), quoted_name(same.first), rows.places.at(same.second)));
@@ -165,7 +165,7 @@ void check_word_labels_differ(const LabeledRows& rows) {
   }
   TORCH_CHECK_VALUE(first != nullptr, rows.places.file, ": no text has a word, so there is nothing to learn from");
   TORCH_CHECK_VALUE(false, rows.places.file, ": all words have the same label, ", quoted_name(*first),
-                    "; there must be different ones to learn from");
+                    "; training needs different labels");
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ void check_labels_differ(const LabeledRows& rows) {
   });
   TORCH_CHECK_VALUE(!one_label, rows.places.file,
                     rows.labels.size() == 1 ? ": its only text has the label " : ": all texts have the same label, ",
-                    name_of(first), "; there must be different ones to learn from");
+                    name_of(first), "; training needs different labels");
 }
 
 void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const std::string& task_flag) {

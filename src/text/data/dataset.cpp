@@ -308,8 +308,7 @@ std::pair<Dataset, Dataset> split_by_class(const Dataset& dataset, double fracti
     (of_class > 0 ? second_rows : first_rows).push_back(row);
     if (of_class > 0) --of_class;
   }
-  TORCH_CHECK_VALUE(!second_rows.empty(),
-                    "split_by_class: no class has two rows, of which one could go to the second part.");
+  TORCH_CHECK_VALUE(!second_rows.empty(), "split_by_class: no class has two rows. Use a class with more rows.");
   const auto in_second = static_cast<int64_t>(second_rows.size());
   first_rows.insert(first_rows.end(), second_rows.begin(), second_rows.end());
   return split_at(dataset, at::tensor(first_rows, at::kLong), in_second);

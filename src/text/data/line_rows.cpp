@@ -73,7 +73,7 @@ void read_txt(TextInput& input, RowCollector& rows) {
     if (number == 1) {
       has_fasttext_labels = !labels.empty();
       TORCH_CHECK_VALUE(!rows.has_labels() || (can_have && has_fasttext_labels), where(),
-                        "a .txt file has no labels but those of fastText (__label__spam and a text). If the file is a "
+                        "a .txt file can only have fastText's labels (__label__spam and a text). If the file is a "
                         "table, pass --delimiter, such as --delimiter tab.");
     }
     TORCH_CHECK_VALUE(has_fasttext_labels || labels.empty(), where(), "the line has the fastText label __label__",
@@ -196,10 +196,10 @@ void read_conll(TextInput& input, RowCollector& rows) {
     if (numbered > 0 && columns.front().find_first_of("-.", 1) < columns.front().size() - 1) return true;
     if (words.empty()) first_line = number;
     TORCH_CHECK_VALUE(!rows.has_labels() || label > 0 || columns.size() > text, rows.where(number),
-                      "the line has a word alone. Put its label into the last column.");
+                      "the line has only a word. Put its label into the last column.");
     TORCH_CHECK_VALUE(std::max(text, label) <= columns.size(), rows.where(number), "the line has ", columns.size(),
                       columns.size() == 1 ? " column" : " columns", ", and column ", std::max(text, label),
-                      " is to be read.");
+                      " is needed.");
     words.push_back(columns[text - 1]);
     if (rows.has_labels()) labels.push_back(label > 0 ? columns[label - 1] : columns.back());
     return true;

@@ -44,9 +44,9 @@ void check_format(const std::string& file, const std::string& format, const Colu
                     ": a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet. Except for "
                     ".parquet, .gz or .zst may follow. For a table of another name, pass --delimiter.");
   TORCH_CHECK_VALUE(!is_no_table || !columns.is_of_table(), file,
-                    ": --delimiter, --columns and --no-header are for tables, and ", format, " is none.");
+                    ": --delimiter, --columns and --no-header are for tables, but ", format, " is not a table.");
   TORCH_CHECK_VALUE(format != ".parquet" || columns.encoding == "auto", file,
-                    ": --encoding is for files of text, and .parquet is none.");
+                    ": --encoding is for text files, but .parquet is not one.");
 }
 
 void read_file(const std::filesystem::path& path, RowCollector& rows) {
@@ -58,7 +58,8 @@ void read_file(const std::filesystem::path& path, RowCollector& rows) {
   const ColumnNames& columns = rows.options().columns();
   check_format(file, format, columns);
   if (format == ".parquet") {
-    TORCH_CHECK_VALUE(!is_compressed(path), file, ": a .parquet file is compressed within. Decompress it.");
+    TORCH_CHECK_VALUE(!is_compressed(path), file,
+                      ": a .parquet file must not be compressed as a whole. Decompress it.");
     return read_parquet(path, rows);
   }
   Utf8Source source(path, columns.encoding);
@@ -98,7 +99,7 @@ char ColumnNames::delimiter_char() const {
   if (delimiter == "tab" || delimiter == "\\t") return '\t';
   const bool is_one = delimiter.size() == 1 && static_cast<unsigned char>(delimiter[0]) < 0x80;
   TORCH_CHECK_VALUE(is_one && std::string_view("\"\r\n").find(delimiter[0]) == std::string_view::npos,
-                    "--delimiter must be auto, tab, or one ASCII character that is no quote and no line break, got '",
+                    "--delimiter must be auto, tab, or one ASCII character except quotes and line breaks, got '",
                     delimiter, "'");
   return delimiter[0];
 }

@@ -105,7 +105,7 @@ void Cells::add(const arrow::Scalar& value, const Column& column) {
   }
   if (column.is_wanted) {
     throw std::runtime_error("column " + quoted(column.name) + " is of type " + value.type->ToString() +
-                             ", which is no text, number or list of them; save it as one");
+                             ", expected texts, numbers or lists of them; save it in such a type");
   }
   if (type != arrow::Type::STRUCT) return add(kMezzoText, value.ToString());  // a date, for example
   const auto& fields = as<arrow::StructScalar>(value).value;

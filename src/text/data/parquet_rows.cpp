@@ -30,7 +30,7 @@ constexpr int kLoading = RTLD_NOW | RTLD_LOCAL;
 constexpr int kLoading = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 #endif
 
-/// Beside the library that this is part of, or beside the program, or where that is installed; empty where it is not.
+/// Beside the library that this is part of, or beside the program, or where that is installed; empty if it is not.
 fs::path find_module() {
   std::error_code none;
   std::vector<fs::path> places;
@@ -64,9 +64,9 @@ std::string advice(const std::string& error) {
 /// Stays loaded.
 decltype(&MEZZO_READ_PARQUET) load_module(const std::string& file) {
   const fs::path path = find_module();
-  TORCH_CHECK_VALUE(!path.empty(), file, ": this build of mezzo reads no Parquet: ", kModule,
-                    " is not beside it, which is built where the Python package pyarrow is. Install that and build "
-                    "again, or save the file as .jsonl.");
+  TORCH_CHECK_VALUE(
+      !path.empty(), file, ": this build of mezzo cannot read Parquet: ", kModule,
+      " is not beside it. Install the Python package pyarrow and build again, or save the file as .jsonl.");
   void* module = ::dlopen(path.c_str(), kLoading);
   void* function = module == nullptr ? nullptr : ::dlsym(module, C10_STRINGIZE(MEZZO_READ_PARQUET));
   if (function == nullptr) {
@@ -152,7 +152,7 @@ struct Reading {
 void read_parquet(const fs::path& file, RowCollector& rows) {
   const std::string name = file.string();
   const auto source = open_bytes(file);  // says so where it cannot be opened
-  TORCH_CHECK_VALUE(fs::is_regular_file(file), name, ": is no file on a disk, which Parquet has to be read from.");
+  TORCH_CHECK_VALUE(fs::is_regular_file(file), name, ": Parquet can only be read from a file on a disk.");
   TORCH_CHECK_VALUE(fs::file_size(file) > 0, name, ": the file is empty.");
   static const auto read = load_module(name);
   const Columns& columns = rows.columns();
@@ -168,7 +168,7 @@ void read_parquet(const fs::path& file, RowCollector& rows) {
   TORCH_CHECK_VALUE(
       !what.starts_with(kOfArrow), name,
       what.find("crypt") != what.npos
-          ? ": the file is encrypted, which is not read. Save it without."
+          ? ": the file is encrypted. Save it without encryption."
           : ": the file is damaged, or not Parquet: " + what.substr(std::string_view(kOfArrow).size()) + ".");
   TORCH_CHECK_VALUE(false, name, ": ", what, ".");
 }

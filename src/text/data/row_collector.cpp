@@ -136,7 +136,8 @@ void RowCollector::add(Row row, int64_t line) {
 void RowCollector::note(std::string_view what) { rows_.notes.push_back(fmt::format("{}: {}", file_, what)); }
 
 void RowCollector::add_words(Row& row, int64_t line) {
-  TORCH_CHECK_VALUE(!row.text_pair, where(line), "the row is a pair of texts, and words are labelled in single ones.");
+  TORCH_CHECK_VALUE(!row.text_pair, where(line),
+                    "the row is a pair of texts, but words are labelled only in single texts.");
   if (row.words) {
     row.text = fmt::format("{}", fmt::join(*row.words, " "));
   } else {

@@ -78,8 +78,8 @@ RowArena::Block RowArena::new_block(size_t size) {
   // Room is taken now: a full disk would end the program by SIGBUS otherwise.
   const int error = ::posix_fallocate(file_, file_size_, static_cast<off_t>(size));
   TORCH_CHECK(error == 0, memory_->folder().string(),
-              ": no room for the rows of the data files: ", std::generic_category().message(error),
-              ". Set TMPDIR to a folder with more room.");
+              ": no space for the rows of the data files: ", std::generic_category().message(error),
+              ". Set TMPDIR to a folder with more space.");
   void* const bytes = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_, file_size_);
   TORCH_CHECK(bytes != MAP_FAILED, memory_->folder().string(),
               ": a file cannot be mapped here: ", std::generic_category().message(errno),

@@ -210,8 +210,8 @@ int64_t TokenizedTexts::count_targets(std::span<const int64_t> indices) const {
 
 void check_reads_words(const TokenizedTexts& texts, const std::string& file, int64_t max_length) {
   const bool has_targets = texts.word_ids.empty() || texts.targets.ge(0).any().item<bool>();
-  TORCH_CHECK_VALUE(has_targets, file, ": of no word a token is read with --max-length ", max_length,
-                    "; pass a longer one, or texts whose words the tokenizer knows");
+  TORCH_CHECK_VALUE(has_targets, file, ": no token of any word is read with --max-length ", max_length,
+                    "; pass a larger number, or texts with words that the tokenizer knows");
 }
 
 void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place) {

@@ -319,7 +319,7 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
   }
   const auto id = parse_id(name);
   TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(name, none)), name,
-                    ": is no folder; name a folder with a model, or a model of the Hugging Face Hub");
+                    ": is not a folder; name a folder with a model, or a model of the Hugging Face Hub");
   const bool is_path = name.starts_with('.') || name.starts_with('/') || name.starts_with('~');
   TORCH_CHECK_VALUE(id, name, ": there is no such folder.",
                     is_path ? "" : " A name on the Hugging Face Hub is NAME or ORG/NAME, and @REVISION if wanted.",
@@ -345,7 +345,7 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
   try {
     download->fetch();
   } catch (const HubUnreachable& error) {
-    TORCH_CHECK(false, name, ": the download broke off: ", error.what(), ". The same command resumes it");
+    TORCH_CHECK(false, name, ": the download was interrupted: ", error.what(), ". The same command resumes it");
   }
   return download->snapshot();
 }

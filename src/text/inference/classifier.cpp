@@ -31,9 +31,9 @@ std::shared_ptr<ModelForTask> load_model(const std::filesystem::path& folder,
     TORCH_CHECK_VALUE(
         name.empty() || name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification"),
         (folder / "config.json").string(), ": it is a ", name,
-        ", so no trained classifier of texts or words; mezzo train makes one of it");
+        ", not a trained classifier of texts or words; train one from it with mezzo train");
     TORCH_CHECK_VALUE(false, folder.string(), ": has no ", loaded.initialised.front(),
-                      ", so it is no trained classifier; mezzo train makes one of it");
+                      ", so it is not a trained classifier; train one from it with mezzo train");
   }
   unused = std::move(loaded.unused);
   return model;

@@ -82,7 +82,7 @@ class GzipBytes : public ByteSource {
  public:
   explicit GzipBytes(const std::filesystem::path& file) : input_(file) {
     constexpr int kWithGzipHeader = 15 + 16;  // of the largest window
-    TORCH_CHECK(inflateInit2(&stream_, kWithGzipHeader) == Z_OK, input_.file(), ": zlib cannot begin");
+    TORCH_CHECK(inflateInit2(&stream_, kWithGzipHeader) == Z_OK, input_.file(), ": zlib cannot be initialized");
   }
   ~GzipBytes() override { inflateEnd(&stream_); }
   GzipBytes(const GzipBytes&) = delete;
@@ -108,7 +108,7 @@ class GzipBytes : public ByteSource {
       const int status = inflate(&stream_, Z_NO_FLUSH);
       input_.take(compressed.size() - stream_.avail_in);
       if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
-        fail_damaged(input_.file(), "is no gzip data, or damaged");
+        fail_damaged(input_.file(), "is not gzip data, or is damaged");
       }
       if (status == Z_STREAM_END) {
         in_part_ = false;
@@ -130,7 +130,7 @@ class GzipBytes : public ByteSource {
 class ZstdBytes : public ByteSource {
  public:
   explicit ZstdBytes(const std::filesystem::path& file) : input_(file), stream_(ZSTD_createDStream()) {
-    TORCH_CHECK(stream_ != nullptr, input_.file(), ": zstd cannot begin");
+    TORCH_CHECK(stream_ != nullptr, input_.file(), ": zstd cannot be initialized");
   }
 
   size_t read(std::span<char> bytes) override {
@@ -152,7 +152,7 @@ class ZstdBytes : public ByteSource {
                           "Compress it again without zstd's --long.");
       }
       if (ZSTD_isError(left) != 0) {
-        fail_damaged(input_.file(), std::string("is no zstd data, or damaged: ") + ZSTD_getErrorName(left));
+        fail_damaged(input_.file(), std::string("is not zstd data, or is damaged: ") + ZSTD_getErrorName(left));
       }
       in_frame_ = left != 0;
       has_more_ = in_frame_ && out.pos == out.size;  // it may hold what there was no room for

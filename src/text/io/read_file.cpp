@@ -38,8 +38,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
     }
     check(count > 0);
     used += static_cast<size_t>(count);
-    TORCH_CHECK_VALUE(used <= max_bytes, path.string(), ": has more than ", max_bytes,
-                      " bytes, the most that is read.");
+    TORCH_CHECK_VALUE(used <= max_bytes, path.string(), ": has more than ", max_bytes, " bytes, the limit.");
   }
 }
 

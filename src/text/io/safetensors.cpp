@@ -240,7 +240,7 @@ std::map<std::string, std::string> parse_metadata(JsonReader& json) {
   return metadata;
 }
 
-/// shape times element size in bytes, or an error where that is no whole
+/// shape times element size in bytes, or an error where that is not a whole
 /// number of bytes below 2^61.
 uint64_t byte_count(const TensorInfo& info, const std::string& file) {
   uint64_t bits = 1;
@@ -451,7 +451,7 @@ std::vector<std::string> shards_of(const std::filesystem::path& index_json) {
   for (const auto& [tensor, file] : map->items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     TORCH_CHECK_VALUE(!name.empty() && name.front() != '.' && name.find('/') == name.npos, index_json.string(),
-                      ": weight_map: ", named(tensor), " is in ", file.dump(), ", which is no file of this folder.");
+                      ": weight_map: ", named(tensor), " is in ", file.dump(), ", which is not a file of this folder.");
     shards.insert(name);
   }
   return {shards.begin(), shards.end()};

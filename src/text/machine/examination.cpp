@@ -148,8 +148,8 @@ void advise_on_training(const Examination& machine, MachineAdvice& advice) {
   advice.precision = has_bf16 ? "bf16" : "fp32";
   advice.reason = has_bf16
                       ? fmt::format(
-                            "the processor multiplies bfloat16 itself, here {:.2g} times as fast as float32; "
-                            "its range is float32's, so that no loss need be scaled",
+                            "the processor multiplies bfloat16 {:.2g} times as fast as float32; bfloat16 has float32's "
+                            "range, so the loss needs no scaling",
                             times(machine, "bf16", "fp32"))
                       : "the kernels in use have no instructions for bfloat16: half types save memory here, not time";
 }
@@ -219,20 +219,20 @@ MachineAdvice advice_of(const Examination& machine) {
   tell(
       machine.best_kernels == "baseline",
       [] { return "the processor has no AVX2, so that all is several times slower"; },
-      "take another machine, or on a virtual one a processor type that passes AVX2 on");
+      "use another machine, or a virtual processor type with AVX2");
 #endif
   tell(
       machine.num_threads > std::ceil(may_use),
       [&] {
         return fmt::format(
-            "{} threads, of which the container or taskset lets {:.3g} work at a time: they wait for each other",
+            "{} threads, but the container or taskset allows {:.3g} at a time: threads wait for each other",
             machine.num_threads, may_use);
       },
-      fmt::format("pass --threads {:.0f}, or set OMP_NUM_THREADS so", std::max(1.0, std::floor(may_use))));
+      fmt::format("pass --threads {0:.0f}, or set OMP_NUM_THREADS to {0:.0f}", std::max(1.0, std::floor(may_use))));
   tell(
       machine.threads_are_set && machine.num_threads < std::floor(may_use),
       [&] {
-        return fmt::format("OMP_NUM_THREADS or MKL_NUM_THREADS makes it {} of {:.0f} possible threads",
+        return fmt::format("OMP_NUM_THREADS or MKL_NUM_THREADS limits mezzo to {} of {:.0f} possible threads",
                            machine.num_threads, may_use);
       },
       "unset it, or pass --threads");
@@ -263,15 +263,14 @@ MachineAdvice advice_of(const Examination& machine) {
       "start the container with --shm-size=1g, if ranks are to train here");
   tell(
       machine.has_nvidia_driver && !machine.libtorch_has_cuda,
-      [] { return "there is an NVIDIA driver, and LibTorch is one for the CPU alone"; },
+      [] { return "there is an NVIDIA driver, but this LibTorch supports only the CPU"; },
       "install a torch for CUDA into the environment that mezzo is built with, and build it again");
   tell(
       machine.has_nvidia_driver && machine.libtorch_has_cuda && machine.gpus.empty(),
-      [] { return "there is an NVIDIA driver, and LibTorch finds no GPU"; },
-      "look at what nvidia-smi says, at CUDA_VISIBLE_DEVICES, and whether the container was given the GPU (--gpus "
-      "all)");
+      [] { return "there is an NVIDIA driver, but LibTorch finds no GPU"; },
+      "check nvidia-smi, CUDA_VISIBLE_DEVICES, and whether the container has the GPU (--gpus all)");
   tell(
-      !machine.is_optimized, [] { return "this mezzo is built for looking for errors, and is slow"; },
+      !machine.is_optimized, [] { return "this is a debug build of mezzo, which is slow"; },
       "build it with --preset release");
   return advice;
 }

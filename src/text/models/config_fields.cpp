@@ -88,7 +88,7 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   }
   if (json("reads_pairs") != nullptr) read_flag("reads_pairs", config.reads_pairs.emplace());
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
-                    config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
+                    config.hidden_size, ", which ", config.num_attention_heads, " attention heads cannot divide");
   TORCH_CHECK_VALUE(config.pad_token_id < config.vocab_size, at("pad_token_id"), "is ", config.pad_token_id,
                     ", outside the vocabulary of ", config.vocab_size);
 }

@@ -193,7 +193,7 @@ int64_t Graph::save(const std::filesystem::path& file, const std::map<std::strin
     const at::Tensor numbers = tensor.to(dtype_of(tensor)).contiguous();
     TORCH_CHECK_VALUE(dtype_ != at::kHalf || !numbers.is_floating_point() || at::isfinite(numbers).all().item<bool>(),
                       file.string(), ": ", constants_[i].name,
-                      " has a number beyond what fp16 holds; use --precision fp32");
+                      " has a number beyond the range of fp16; use --precision fp32");
     out.write(head);
     out.write(numbers.const_data_ptr(), numbers.nbytes());
   }

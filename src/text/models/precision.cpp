@@ -98,7 +98,7 @@ c10::Device parse_device(std::string_view name) {
     return *device;
   }
   const int index = cuda_index(name).value_or(0);
-  TORCH_CHECK_VALUE(index < available, "--device ", name, " is not there: this machine has ", available,
+  TORCH_CHECK_VALUE(index < available, "--device ", name, " does not exist: this machine has ", available,
                     available == 1 ? " CUDA device" : " CUDA devices",
                     " that LibTorch can use; pass --device cpu or auto");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};

@@ -63,7 +63,7 @@ std::string without_wrappers(std::string_view name) {
 }
 
 /// The parameter that a tensor of the file stands for, as `model` names it; the tensor's own
-/// name where there is none.
+/// name if there is none.
 std::string parameter_name(const ModelForTask& model, const Parameters& parameters, const std::string& stored) {
   std::string name = without_wrappers(stored);
   replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight") ||
@@ -202,7 +202,7 @@ LoadedWeights load(ModelForTask& model,
     const auto found = stored.find(item.key());
     if (found == stored.end() || (!has_our_head && is_of_head(model.config(), model.head().rows, item.key()))) {
       TORCH_CHECK_VALUE(may_be_missing(model, item.key()), weights.path, ": has no tensor ", item.key(),
-                        ", which config.json calls for", why_missing(model, item.key(), names, has_encoder));
+                        ", which config.json requires", why_missing(model, item.key(), names, has_encoder));
       loaded.initialised.push_back(item.key());
       continue;
     }
@@ -212,7 +212,7 @@ LoadedWeights load(ModelForTask& model,
     TORCH_CHECK_VALUE(tensor.sizes() == item.value().sizes() && at::isFloatingType(tensor.scalar_type()), path, ": ",
                       found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),
-                      is_of_head(model.config(), model.head().rows, item.key()) ? " (one row a label of the data)"
+                      is_of_head(model.config(), model.head().rows, item.key()) ? " (one row per label of the data)"
                                                                                 : " by config.json");
     const auto release = [reader = file, name = found->second] { reader.release(name); };
     if (take(item.value(), tensor)) {

@@ -33,7 +33,7 @@ std::unique_ptr<ModelConfig> read_roberta_config(const ConfigFields& fields,
   read_bert_fields(fields, *config);
   TORCH_CHECK_VALUE(config->max_tokens() >= 2, fields.at("max_position_embeddings"), "is ",
                     config->max_position_embeddings, ", too few for a text: its positions begin at ",
-                    config->pad_token_id + 1, ", behind pad_token_id");
+                    config->pad_token_id + 1, ", after pad_token_id");
   return config;
 }
 

@@ -79,16 +79,16 @@ ComparedRun read_run(const fs::path& folder) {
   std::error_code none;
   TORCH_CHECK_VALUE(fs::is_directory(folder, none), folder.string(), ": there is no such folder.");
   TORCH_CHECK_VALUE(!fs::exists(folder / "folds.json", none), folder.string(),
-                    ": holds the folds of a run; name those that are to be compared, as ",
+                    ": holds the folds of a run; name the folds to compare, such as ",
                     (folder / "fold-1").string());
-  check_file(folder, "run.json", "so it is no OUTPUT of mezzo train");
+  check_file(folder, "run.json", "so it is not an OUTPUT of mezzo train");
   const nlohmann::json json = read_json_object(folder / "run.json");
   ComparedRun run{
       .name = folder.string(), .status = "", .settings = {}, .environment = {}, .best_step = {}, .records = {}};
   const auto member = [&](const char* key) { return json.contains(key) ? json[key] : nlohmann::json(); };
   const nlohmann::json settings = member("settings"), status = member("status"), best = member("best_step");
   TORCH_CHECK_VALUE(settings.is_object() && status.is_string() && (best.is_null() || best.is_number_integer()),
-                    (folder / "run.json").string(), ": does not tell settings, status and best_step of a run.");
+                    (folder / "run.json").string(), ": lacks settings, status or best_step of a run.");
   run.status = status.get<std::string>();
   if (run.status == "running" && !may_be_running(folder)) run.status = kBrokenOff;
   for (const auto& [name, value] : settings.items()) run.settings.emplace_back(name, text_of(value));
@@ -228,7 +228,7 @@ std::string comparison_text(std::span<const ComparedRun> runs, const std::option
   of_outcomes.pop_back();  // the empty line
   for (const ComparedRun& run : runs) {
     if (run.status != kBrokenOff) continue;
-    of_outcomes += printable(run.name) + " ended without a word; the same command with --resume auto goes on\n";
+    of_outcomes += printable(run.name) + " ended unexpectedly; the same command with --resume auto resumes it\n";
   }
   return text + of_outcomes;
 }

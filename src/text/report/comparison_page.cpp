@@ -110,10 +110,8 @@ std::string render_tested(std::span<const ComparedRun> runs, const TestedRuns& t
   rows.push_back(std::move(differences));
   rows.push_back(std::move(chances));
   return render_table(runs, tested.heading(), rows) +
-         fmt::format(
-             "<p class=\"unit\">In brackets 95 % of {}. p: two-sided, by exchanging the two models' outputs at "
-             "random, text by text.</p>\n",
-             counted(tested.resamples, "bootstrap sample"));
+         fmt::format("<p class=\"unit\">In brackets 95 % of {}. p: two-sided permutation test over the texts.</p>\n",
+                     counted(tested.resamples, "bootstrap sample"));
 }
 
 }  // namespace

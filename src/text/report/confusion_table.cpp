@@ -130,9 +130,9 @@ std::string render_confusion(const Counts& counts, const std::vector<std::string
   }
   const auto confusions = commonest(counts, kMostConfusions);
   return fmt::format(
-             "<p class=\"unit\">{} labels are too many for a matrix; these are the {} commonest confusions.</p>",
+             "<p class=\"unit\">{} labels are too many for a matrix; these are the {} most frequent confusions.</p>",
              format_count(static_cast<long long>(counts.size())), confusions.size()) +
-         scroll_region("Commonest confusions", "scroll") + render_confusions(confusions, counts, label_names) +
+         scroll_region("Most frequent confusions", "scroll") + render_confusions(confusions, counts, label_names) +
          "</div>\n";
 }
 

@@ -127,7 +127,7 @@ std::string render_groups(const DiagnoseRecord& gradients) {
 std::string render_findings(const Diagnoses& diagnoses) {
   const auto findings = findings_of(diagnoses);
   if (findings.empty()) {
-    return "<div class=\"card\">No step was skipped, and no inf or NaN was found where steps were traced.</div>\n";
+    return "<div class=\"card\">No step was skipped, and traced steps had no inf or NaN.</div>\n";
   }
   const size_t first = findings.size() - std::min(findings.size(), kMostFindings);
   std::string out = "<div class=\"card\">";

@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Metrics = decltype(EvalRecord::metrics);
 
-constexpr size_t kMaxLineBytes = 1 << 20;  // a record has some 200; a file that is no metrics.jsonl stops here
+constexpr size_t kMaxLineBytes = 1 << 20;  // a record has some 200; a file that is not a metrics.jsonl stops here
 
 /// The keys of each record, for writing and reading.
 template <class Record, class Visit>
@@ -254,7 +254,7 @@ Record read_record(const Place& place, const Json& json) {
 
 Json parse_line(const Place& place, const std::string& line) {
   TORCH_CHECK_VALUE(line.size() <= kMaxLineBytes, place, "a line of ", line.size(),
-                    " bytes is no record of a run; is this a metrics.jsonl?");
+                    " bytes is not a record of a run; is this a metrics.jsonl?");
   const Json json = parse_json(line, c10::str(place, "not a record of a run, one JSON object a line: "));
   const auto event = json.is_object() ? json.find("event") : json.end();
   TORCH_CHECK_VALUE(json.is_object() && event != json.end() && event->is_string(), place,
@@ -372,8 +372,8 @@ void MetricsLog::append(const RunRecord& record) {
 
 void MetricsLog::write() {
   TORCH_CHECK(is_name_of(file_->path(), file_->fd()), file_->path().string(),
-              ": was removed, moved or replaced while the run was writing it, so the run ends here; where checkpoints "
-              "are left, --resume goes on from them");
+              ": was removed, moved or replaced while the run was writing it, so the run ends here; if it has "
+              "checkpoints, --resume continues from them");
   file_->write();
 }
 

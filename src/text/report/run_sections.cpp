@@ -46,11 +46,11 @@ std::string cause_of(const std::vector<StepRecord>& steps, size_t i) {
     return "gradients were not finite, and no later step was taken";
   }
   if (next->loss_scale >= step->loss_scale) {
-    return "gradients were not finite, whatever the scale";
+    return "gradients were not finite at any scale";
   }
   return std::none_of(begin, step, is_taken)
-             ? "the scale that the run begins with was too high for its gradients"
-             : "the scale was too high: gradients overflowed, and with a lower one they did not";
+             ? "the initial scale was too high for the gradients"
+             : "the scale was too high: gradients overflowed, but not with a lower scale";
 }
 
 using NamedCounts = std::vector<std::pair<std::string, int64_t>>;
@@ -155,7 +155,7 @@ std::string render_skipped(const ReportInput& input) {
   return section("Skipped steps",
                  scroll_region("Skipped steps") + some +
                      table_head({"step", "loss", "loss scale", "after", "cause"}, "pairs wide") + rows +
-                     "</tbody></table></div><p class=\"unit\">Skipped steps leave the weights as they were. --diagnose "
+                     "</tbody></table></div><p class=\"unit\">Skipped steps do not change the weights. --diagnose "
                      "names the op and the gradients that overflow.</p>");
 }
 

@@ -116,8 +116,7 @@ std::optional<HttpResponse> check_request(const HttpRequest& request,
                                           const AllowedHosts& hosts,
                                           const std::string& token) {
   if (!hosts.allow(request.host)) {
-    return error_response(403, fmt::format("the Host header is '{}', which is no name of this server; if it should be, "
-                                           "start mezzo serve with --allowed-host NAME",
+    return error_response(403, fmt::format("the Host header is '{}', which is not a name of this server; to allow it, start mezzo serve with --allowed-host NAME",
                                            request.host));
   }
   const Route* route = find_route(request.path);
@@ -125,15 +124,15 @@ std::optional<HttpResponse> check_request(const HttpRequest& request,
     return error_response(401, "send the server's token in the header Authorization: Bearer TOKEN");
   }
   if (route == nullptr) {
-    return error_response(404, "there is nothing here; POST texts to /predict");
+    return error_response(404, "unknown path; POST texts to /predict");
   }
   if (request.method != (route->is_post ? "POST" : "GET") && (route->is_post || request.method != "HEAD")) {
-    auto response = error_response(405, route->is_post ? "this takes POST alone" : "this takes GET alone");
+    auto response = error_response(405, route->is_post ? "only POST is allowed" : "only GET is allowed");
     response.headers.emplace_back("Allow", route->is_post ? "POST" : "GET, HEAD");
     return response;
   }
   if (route->is_post && is_from_another_site(request)) {
-    return error_response(403, "pages of other sites may not ask this server");
+    return error_response(403, "requests from pages of other sites are refused");
   }
   if (route->is_post && !is_json(request.content_type)) {
     return error_response(415, fmt::format("the Content-Type is {}, expected application/json, in UTF-8",
@@ -476,14 +475,14 @@ HttpResponse Server::State::reload_all() {
       model.running.swap(loaded);
       list.push_back({{"name", name}, {"reloaded", true}});
     } catch (const std::exception& error) {
-      log(fmt::format("{}: not loaded anew, the one before is kept: {}", name, message_of(error)));
+      log(fmt::format("{}: not reloaded, the previous model is kept: {}", name, message_of(error)));
       list.push_back({{"name", name}, {"reloaded", false}});
       are_all = false;
     }
   }
   if (are_all) return json_response({{"models", std::move(list)}});
   auto response =
-      json_response({{"error", "not all models could be loaded, and the old ones are kept; see the server's log"},
+      json_response({{"error", "not all models could be loaded; the previous models are kept; see the server's log"},
                      {"models", std::move(list)}});
   response.status = 500;
   return response;
@@ -507,7 +506,7 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
                           .patience = options.timeout,
                           .on_full =
                               [&state](unsigned connections) {
-                                state.log(fmt::format("all {} connections are taken; others wait until one is free",
+                                state.log(fmt::format("all {} connections are in use; new connections wait",
                                                       connections));
                               }},
       [&state](const HttpRequest& request) {
@@ -527,7 +526,7 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
             return error_response(status,
                                   "a header's name has a space, or there is more than one Host, Content-Length or "
                                   "Transfer-Encoding");
-          case 501: return error_response(status, "of Transfer-Encoding, chunked alone is read");
+          case 501: return error_response(status, "only the Transfer-Encoding chunked is supported");
           case 503: return error_response(status, state.is_stopping ? "the server is stopping" : kNoMemory);
           default: return error_response(status, kFailedInside);
         }

@@ -79,8 +79,8 @@ std::string ServerMetrics::to_text(const BatchQueue::Counts& queue) const {
     }
   };
   of_models("mezzo_texts_total", "Texts labelled.", &OfModel::texts);
-  of_models("mezzo_tokens_total", "Tokens that models have read of them.", &OfModel::tokens);
-  of_models("mezzo_texts_cut_total", "Texts longer than the model reads, whose ends were cut off.", &OfModel::cut);
+  of_models("mezzo_tokens_total", "Tokens of predicted texts, after truncation.", &OfModel::tokens);
+  of_models("mezzo_texts_cut_total", "Texts that were truncated.", &OfModel::cut);
   plain("mezzo_batches_total", "counter", "Batches that models have run.", static_cast<double>(queue.batches));
   plain("mezzo_batch_texts_total", "counter", "Texts in them.", static_cast<double>(queue.texts));
   plain("mezzo_batch_tokens_total", "counter", "Tokens in them.", static_cast<double>(queue.tokens));

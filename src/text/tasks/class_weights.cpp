@@ -26,7 +26,7 @@ std::vector<std::pair<std::string, double>> parse_class_weights(std::string_view
     begin = static_cast<size_t>(end - text.data()) + 1;
   }
   TORCH_CHECK_VALUE(begin == text.size() + 1, "--class-weights: '", text.substr(std::min(begin, text.size())),
-                    "' is no NAME=WEIGHT; pass balanced, or weights such as rare=5,common=1");
+                    "' is not NAME=WEIGHT; pass balanced, or weights such as rare=5,common=1");
   return weights;
 }
 

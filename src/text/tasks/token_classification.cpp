@@ -105,7 +105,7 @@ std::vector<std::string> TokenClassification::untrained(const at::Tensor& target
         return name != "O" && is_entity_label(name);
       })) {
     lines.push_back(
-        fmt::format("entities are not scored, as label {} is neither O nor B-, I-, E- or S- with a type: words are",
+        fmt::format("words are scored instead of entities: label {} is neither O nor B-, I-, E- or S- with a type",
                     quoted_name(*odd)));
   }
   return lines;

@@ -67,14 +67,13 @@ void assign_ids(const std::string& source,
     if (id < 0) {
       id = std::max(largest_added + 1, vocab_count);
       TORCH_CHECK_VALUE(id > largest_id, source, ": the added token ", quoted_json(token.content), " would get the id ",
-                        id, ", since the vocabulary has that many tokens, but its ids go up to ", largest_id,
-                        "; give its tokens the ids from 0 on without gaps (in vocab.txt: no line twice)");
+                        id, ", the size of the vocabulary, but its ids go up to ", largest_id,
+                        ". Number the tokens from 0 without gaps (in vocab.txt: no line twice)");
       vocabulary.emplace_back(token.content, id);
     }
     TORCH_CHECK_VALUE(token.id < 0 || token.id == id, source, ": the added token ", quoted_json(token.content),
                       " is listed with the id ", token.id, " but its place in the vocabulary is ", id,
-                      "; list each added token once, those that the vocabulary lacks in the order of their ids, which "
-                      "go on without a gap where the vocabulary ends");
+                      ". List each added token once. Order new tokens by id, without a gap after the vocabulary");
     token.id = id;
     largest_added = std::max(largest_added, id);
   }

@@ -31,7 +31,7 @@ class FirstCharacter {
   /// @param part  of the text, in whose place stands what `out` has from `begin` on.
   void add(std::string_view part, std::string_view out, size_t begin) {
     const bool is_behind = source_ >= text_.from_first;
-    // What is lost is counted with the character before it, where there is one. If that was one more than it replaced,
+    // What is lost is counted with the character before it, if there is one. If that was one more than it replaced,
     // it now goes by the text's next.
     if (begin == out.size() && is_more_ && is_behind) from_first_ = last_begin_;
     if (begin == out.size() || is_behind) is_more_ = false;
@@ -72,7 +72,7 @@ constexpr size_t kLongestCluster = 5;
 Charsmap::Charsmap(std::string_view bytes, const std::string& where) {
   const uint64_t size = bytes.size() < 4 ? 0 : little_endian(bytes);
   TORCH_CHECK_VALUE(size >= 4 && size % 4 == 0 && size <= bytes.size() - 4, where, ": ", bytes.size(),
-                    " bytes are no charsmap of sentencepiece; fetch the file again");
+                    " bytes are not a charsmap of sentencepiece; fetch the file again");
   for (size_t i = 4; i < 4 + size; i += 4) units_.push_back(little_endian(bytes.substr(i)));
   replacements_ = bytes.substr(4 + size);
   TORCH_CHECK_VALUE(find_invalid_utf8(replacements_) == replacements_.size(), where,

@@ -167,7 +167,7 @@ std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
   field.allowed_keys({"type", "precompiled_charsmap"});
   const JsonField charsmap = field["precompiled_charsmap"];
   const auto bytes = decode_base64(charsmap.as_string());
-  TORCH_CHECK_VALUE(bytes, charsmap.file(), ": ", charsmap.name(), " is no base64; fetch the file again");
+  TORCH_CHECK_VALUE(bytes, charsmap.file(), ": ", charsmap.name(), " is not base64; fetch the file again");
   return std::make_unique<Charsmap>(*bytes, charsmap.file() + ": " + charsmap.name());
 }
 

@@ -129,7 +129,7 @@ std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   constexpr size_t kMaxBytes = size_t{1} << 16;
   std::string regex = field.as_string();
   field.expect(regex.size() <= kMaxBytes, "a regular expression of at most " + std::to_string(kMaxBytes) + " bytes");
-  field.expect(!has_search_begin(regex), "a regular expression without \\G, the position where a search begins");
+  field.expect(!has_search_begin(regex), "a regular expression without \\G, the start of a search");
   if (ONIGURUMA_VERSION_INT < 60909) {  // whose punctuation is without symbols, unlike that of later versions
     constexpr std::string_view kPunctuation = "[:punct:]";
     for (size_t i = 0; (i = regex.find(kPunctuation, i)) != regex.npos;) {
@@ -142,7 +142,7 @@ std::shared_ptr<const re_pattern_buffer> compile(const JsonField& field) {
   const int error =
       onig_new(&made, begin, begin + regex.size(), ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
   TORCH_CHECK_VALUE(error == ONIG_NORMAL, field.file(), ": ", field.name(),
-                    " is no regular expression of Oniguruma: ", message_of(error, &info), "; fetch the file again");
+                    " is not a regular expression of Oniguruma: ", message_of(error, &info), "; fetch the file again");
   return {made, onig_free};
 }
 

@@ -37,7 +37,7 @@ PostProcessor::PostProcessor() : single_{{0, {}, 0}}, pair_{{0, {}, 0}, {1, {}, 
 
 int32_t PostProcessor::token_id(const JsonField& field) const {
   const int32_t id = field.as_id();
-  field.expect(id < vocab_size_, "an id below " + std::to_string(vocab_size_) + ", where the vocabulary ends");
+  field.expect(id < vocab_size_, "an id below " + std::to_string(vocab_size_) + ", the size of the vocabulary");
   return id;
 }
 

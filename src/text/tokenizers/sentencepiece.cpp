@@ -39,7 +39,7 @@ Model::Piece read_piece(ProtobufReader message) {
   }
   TORCH_CHECK_VALUE(!piece.text.empty(), message.where(), ": a piece is empty; fetch the file again");
   TORCH_CHECK_VALUE(std::isfinite(piece.score), message.where(), ": the score of ", quoted_json(piece.text),
-                    " is no number; fetch the file again");
+                    " is not a number; fetch the file again");
   check_token_length(message.where(), piece.text);
   return piece;
 }
@@ -101,7 +101,7 @@ void check_pieces(const Model& model) {
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const Model::Piece& piece = model.pieces[i];
     TORCH_CHECK_VALUE(texts.insert(piece.text).second, model.file, ": the piece ", quoted_json(piece.text),
-                      " stands there twice; fetch the file again");
+                      " occurs twice; fetch the file again");
     const bool is_unknown = piece.type == Model::PieceType::kUnknown;
     unknown += is_unknown;
     TORCH_CHECK_VALUE(!is_unknown || model.unk_id == static_cast<int32_t>(i), model.file,
@@ -160,7 +160,7 @@ std::vector<bool> ends_of_keys(const DoubleArrayTrie& trie, std::string_view tex
 
 /// A model of BPE in sentencepiece's format has no merges: any two pieces that make a piece are one, the earlier
 /// the lower its id, then the shorter the left. Takes time and memory in proportion to the pieces' bytes.
-/// @throws c10::ValueError  where the pieces are made for it to take more.
+/// @throws c10::ValueError  if the pieces are made for it to take more.
 json merges_of(const SentencepieceModel& model) {
   constexpr size_t kMostTimes = 16;  // the bytes of the pieces; those of a language have two or three
   size_t bytes = 0, merged_bytes = 0;
@@ -181,9 +181,8 @@ json merges_of(const SentencepieceModel& model) {
       if (!left[cut] || !right[text.size() - cut]) continue;
       merged_bytes += text.size();
       TORCH_CHECK_VALUE(merged_bytes <= kMostTimes * bytes, model.file,
-                        ": its pieces can be put together in so many ways "
-                        "that the merges would take more than ",
-                        kMostTimes, " times their memory; fetch the file again");
+                        ": its pieces have too many combinations: the merges would need more than ", kMostTimes,
+                        " times their memory; fetch the file again");
       merges.push_back({text.substr(0, cut), text.substr(cut)});
     }
   }

@@ -9,7 +9,7 @@ namespace mezzo::text {
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_pretrained(const std::filesystem::path& folder) {
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), folder.string(),
-                    ": is no folder; name a Hugging Face folder, of a model and its tokenizer.",
+                    ": is not a folder; name a Hugging Face folder with a model and its tokenizer.",
                     did_you_mean_file(folder));
   refuse_adapter(folder);
   return std::make_shared<PipelineTokenizer>(read_pipeline_folder(folder));

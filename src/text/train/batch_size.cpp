@@ -51,7 +51,7 @@ int64_t ranks_of_host(const Ranks& ranks) {
   return ranks.group() == nullptr ? 1 : ranks.group()->environment().local_world_size;
 }
 
-/// What an earlier life of the run says of a setting that was chosen when it began; nullopt where it does not.
+/// What an earlier life of the run says of a setting that was chosen when it began; nullopt if it does not.
 std::optional<int64_t> number_of(const RunIdentity::Values& before, const char* name) {
   const auto found = before.find(name);
   if (found == before.end()) return std::nullopt;
@@ -60,7 +60,8 @@ std::optional<int64_t> number_of(const RunIdentity::Values& before, const char* 
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   TORCH_CHECK_VALUE(error == std::errc() && rest == end && number >= 1 && number <= 1'000'000,
-                    "the run to resume has the ", name, " '", text, "', expected a number from 1; go on from another");
+                    "the run to resume has the ", name, " '", text,
+                    "', expected a number from 1; resume from another checkpoint");
   return number;
 }
 
@@ -72,13 +73,13 @@ void choose_numbers(TrainConfig& config, RunSetup& setup, const Ranks& ranks, co
   if (are_shares_auto && config.shares == 1) setup.automatic.emplace("shares");
   TORCH_CHECK_VALUE(config.shares <= std::max<int64_t>(std::ssize(setup.train.ids), ranks.size()), "--shares is ",
                     config.shares, ", of ", counted(std::ssize(setup.train.ids), "training text"),
-                    ": there would be none for some; make it less");
+                    ": some shares would be empty; pass a smaller number");
   if (config.shares != ranks.size()) {
     setup.notes.push_back(fmt::format(
         "{} of each batch on {}: {}", counted(config.shares, "share"), counted(ranks.size(), "rank"),
         config.shares < ranks.size()
-            ? "some ranks have none, and add nothing"
-            : "the same batches and dropout as on that many ranks, whose sums of gradients may be rounded otherwise"));
+            ? "ranks without a share add nothing"
+            : "the same batches and dropout as on that number of ranks; sums of gradients may round differently"));
   }
   if (is_auto && config.batch_size) {
     setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
@@ -91,7 +92,7 @@ void choose_numbers(TrainConfig& config, RunSetup& setup, const Ranks& ranks, co
     config.batch_size = std::min<int64_t>(*config.batch_size, std::stoll(theirs));
   }
   setup.notes.push_back(*config.batch_size < mine.texts
-                            ? fmt::format("batch size auto: {}, what another rank has the memory for",
+                            ? fmt::format("batch size auto: {}, limited by the memory of another rank",
                                           counted(*config.batch_size, "text"))
                             : mine.reason);
 }
@@ -131,7 +132,9 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
     const int64_t middle = texts + (too_many - texts) / 2;
     (estimate(middle) <= room ? texts : too_many) = middle;
   }
-  const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
+  const char* limit = texts < most ? "limited by the memory"
+                      : most < cap ? "all there are"
+                                   : "larger batches are not faster";
   return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",
                              counted(texts, "text"), static_cast<double>(texts) * rows,
                              shares > 1 ? " with all shares" : "", limit, memory.source, gigabytes(share))};

@@ -190,7 +190,7 @@ void print(const TrainingRun& run,
   print_size("available", memory.available,
              fmt::format("  by {}, which has {:.3f} GB", memory.source, gigabytes(memory.total)));
   if (!measured) {
-    write_stdout("\nno time, since no step was tried: there may be too little memory\n");
+    write_stdout("\ntime: unknown, because no step was tried; there may be too little memory\n");
     return;
   }
   const double steps = static_cast<double>(plan.total_steps) * measured->seconds_per_step;

@@ -79,12 +79,12 @@ void Evaluator::put_back_best() {
   RunKeeper& keeper = run_.keeper;
   if (!best && !run_.setup.dev.ids.empty()) {
     keeper.save();
-    TORCH_CHECK(false,
-                "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights after "
-                "the last step, ",
-                run_.state.step,
-                ", are in checkpoints/; lower --learning-rate, clip with --max-grad-norm 1, or use "
-                "another --precision");
+    TORCH_CHECK(
+        false,
+        "training: no evaluation on dev gave finite numbers, so no model is kept. The weights after the last step, ",
+        run_.state.step,
+        ", are in checkpoints/. Lower --learning-rate, clip with --max-grad-norm 1, or use "
+        "another --precision");
   }
   if (!best || best->step == run_.state.step) {  // the weights to keep are those of now
     model_.swap_average();

@@ -52,21 +52,20 @@ void check_folders(const TrainConfig& config) {
     const bool is_run = fs::exists(of_fold.output / "run.json");
     has_run = has_run || is_run;
     TORCH_CHECK_VALUE(!is_run || read_present_run(of_fold.output), (of_fold.output / "run.json").string(),
-                      ": is no run.json that mezzo train wrote; restore it, or pass another --output");
+                      ": is not a run.json of mezzo train; restore it, or pass another --output");
     for (const char* name : kRunFiles) {
       const bool is_there = fs::exists(of_fold.output / name);
       TORCH_CHECK_VALUE(!is_there || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",
                         is_run
-                            ? "a run already; pass another folder, --resume auto to go on with what has not finished, "
-                              "or --overwrite"
-                            : fmt::format("{}, and no run.json that says that a run of mezzo wrote it; pass another "
+                            ? "a run already; pass another folder, --resume auto to continue unfinished folds, or --overwrite"
+                            : fmt::format("{}, but no run.json of a run of mezzo; pass another "
                                           "folder",
                                           name));
     }
   }
   const fs::path summary = config.output / kSummary;
   TORCH_CHECK_VALUE(!fs::exists(summary) || (fs::is_regular_file(summary) && has_run), summary.string(),
-                    ": is not of a cross-validation of mezzo's, which would lie beside it; pass another --output");
+                    ": does not belong to a cross-validation of mezzo; pass another --output");
 }
 
 /// What an earlier cross-validation came to says nothing of the one that begins.

@@ -22,7 +22,7 @@ class PolicyReader {
     OpPolicy policy;
     for (const auto& [key, value] : table) {  // by name: ops before preset
       check(key == "preset" || key == "ops", value,
-            fmt::format("'{}' is no part of an op policy: preset, ops", std::string_view(key.str())));
+            fmt::format("'{}' is not a part of an op policy: preset, ops", std::string_view(key.str())));
     }
     if (const auto* preset = table.get("preset")) {
       at_line(*preset, [&] { policy = OpPolicy::preset(text(*preset, "preset")); });

@@ -31,7 +31,7 @@ auto read_from(const std::filesystem::path& run_json, const Read& read) {
   } catch (const Json::exception&) {
     TORCH_CHECK_VALUE(
         false, run_json.string(),
-        ": is no run.json that mezzo train wrote; name the run.json of a run, or a TOML file of settings");
+        ": is not a run.json of mezzo train; name the run.json of a run, or a TOML file of settings");
   }
 }
 
@@ -131,11 +131,11 @@ std::vector<std::string> differences_from(const std::filesystem::path& run_json,
     std::vector<std::string> told;
     const auto was = checkpoint_format::identity_from_json(json.at("identity"));
     if (const auto different = describe_difference(was, identity); !different.empty()) {
-      told.push_back(fmt::format("warning: this is not the run of {} again: {}", run_json.string(), different));
+      told.push_back(fmt::format("warning: this run differs from {}: {}", run_json.string(), different));
     }
     const auto machine = json.at("environment").get<RunIdentity::Values>();
     if (const auto different = describe_move(machine, environment); !different.empty()) {
-      told.push_back(fmt::format("warning: not to the bits of {}: {}", run_json.string(), different));
+      told.push_back(fmt::format("warning: results may not be bit-identical to {}: {}", run_json.string(), different));
     }
     return told;
   });

@@ -135,7 +135,7 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   const std::string foreign = foreign_file();
   TORCH_CHECK_VALUE(is_its_own || foreign.empty(), "--output ", config_.output.string(), ": holds ", foreign,
                     present ? ", of another run than the checkpoint of --resume"
-                            : ", and no run.json that says that a run of mezzo wrote it",
+                            : ", but no run.json of a run of mezzo",
                     "; pass the run's own folder, or a new one");
   // Of a finished run no step is taken back.
   const bool is_to_be_longer = present && total_steps > present->total_steps;
@@ -147,13 +147,13 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
                     "; --save-every would have kept one of the end. Pass --overwrite to go back to step ",
                     resumed->step, " and replace its end, or another --output");
   TORCH_CHECK_VALUE(may_go_on, "--resume: ", config_.output.string(),
-                    " holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend "
+                    " holds the finished run of this checkpoint already. Pass more --epochs or --max-steps to extend "
                     "it, --overwrite to go back to step ",
                     resumed->step, " and replace its end, or another --output");
   TORCH_CHECK_VALUE(left_behind_.empty() || config_.overwrite || lies_in_output(config_, config_.resume),
-                    "--resume: ", config_.output.string(), " has gone on from this checkpoint to step ",
+                    "--resume: ", config_.output.string(), " continued from this checkpoint to step ",
                     left_behind_.front(),
-                    "; pass --resume auto to go on from there, or --overwrite to go back to step ", resumed->step);
+                    "; pass --resume auto to continue there, or --overwrite to go back to step ", resumed->step);
 }
 
 void RunFolder::check_new(const RunIdentity& identity) {
@@ -163,7 +163,7 @@ void RunFolder::check_new(const RunIdentity& identity) {
   }
   const auto present = read_present_run(config_.output);
   TORCH_CHECK_VALUE(present, "--output ", config_.output.string(), ": holds ", foreign,
-                    ", and no run.json that says that a run of mezzo wrote it; pass another folder");
+                    ", but no run.json of a run of mezzo; pass another folder");
   replaces_ = config_.overwrite;
   if (!replaces_ && config_.resume == "auto" && !present->finished) {
     // It ended before its first checkpoint, so that going on is beginning anew.
@@ -175,8 +175,7 @@ void RunFolder::check_new(const RunIdentity& identity) {
     begins_again_ = true;
   }
   TORCH_CHECK_VALUE(replaces_ || !present->finished || config_.resume != "auto", "--resume: ", config_.output.string(),
-                    ": holds a finished run without a checkpoint, of which --save-every keeps the last step's; pass "
-                    "--overwrite to run it anew, or its folder as --model to start another run from its weights");
+                    ": holds a finished run without a checkpoint, which --save-every would keep. Pass --overwrite to repeat the run, or pass its folder as --model to start from its weights");
   TORCH_CHECK_VALUE(replaces_ || begins_again_, "--output ", config_.output.string(), ": holds ",
                     present->finished ? "a finished run" : "a run",
                     " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");

@@ -82,7 +82,7 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
     const bool is_length = name == "epochs" || name == "max-steps";
     if (is_length && (!was.contains(name) || !is.contains(name))) continue;  // the schedule is another, which is told
     std::string difference = fmt::format("{} was {}, is now {}", name, before, now);
-    if (is_length) difference += ", and the schedule's learning rates go by it";
+    if (is_length) difference += ", which changes the schedule's learning rates";
     if (name == decisive) return {std::move(difference)};
     different.push_back(std::move(difference));
   }

@@ -41,7 +41,7 @@ RunLock::RunLock(const std::filesystem::path& folder)
                       holder(file_.get()), "); wait for its end, stop it, or pass another folder");
     if (!locked) {
       TORCH_WARN("--output ", folder.string(), " cannot be locked (", std::strerror(errno),
-                 "): take care that no other run writes there");
+                 "): make sure that no other run writes there");
     }
   } while (!is_name_of(path_, file_.get()));  // whoever held it before may have removed the file
   // Only for who is refused: on a full disk the lock holds without it.

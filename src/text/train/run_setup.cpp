@@ -72,7 +72,7 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
                         "; leave --labels out, or pass --new-head");
       options.label_names = model.label_names;
     }
-    options.on_unknown_label = "They are those of the model's trained head; --new-head trains one for other labels.";
+    options.on_unknown_label = "They come from the model's trained head; --new-head trains a head for other labels.";
   } else if (columns.size() > 1) {
     if (config.task.empty()) options.problem_type = "multi_label_classification";
     if (config.labels.empty()) options.label_names = columns;
@@ -133,7 +133,7 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
 /// What a model learns of pairs says nothing about single texts, and the other way round.
 void check_same_kind(const LabeledRows& rows, bool pairs, const std::string& train) {
   TORCH_CHECK_VALUE(rows.text_pairs.empty() != pairs, rows.places.file,
-                    pairs ? ": has single texts" : ": has pairs of texts", ", where the training file, ", train,
+                    pairs ? ": has single texts" : ": has pairs of texts", ", but the training file, ", train,
                     ", has ", pairs ? "pairs" : "single texts", "; give both files a text_pair, or neither");
 }
 
@@ -292,7 +292,7 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config,
                                 const Dataset& dataset,
                                 const Loading& loading) {
   TORCH_CHECK_VALUE(config.window == "none" || (dataset.words.empty() && dataset.text_pairs.empty()), "--window ",
-                    config.window, " is for single texts with labels of their own; leave it out for ",
+                    config.window, " is for single texts with one label or several each; leave it out for ",
                     dataset.words.empty() ? "pairs" : "words");
   const TokenizeOptions options{.count_lost = true, .memory = loading.memory, .on_texts = [&](int64_t texts) {
                                   loading.progress->show("tokenizing " + dataset.places.file, texts, dataset.size(),
@@ -457,7 +457,8 @@ RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
 
   if (config.window == "none" && !model_config->window_pooling.empty()) {
     setup.notes.push_back(
-        fmt::format("the model has read long texts in windows, which are cut now; --window {} reads them so again",
+        fmt::format("the model was trained to read long texts in windows; now long texts are truncated. --window {} "
+                    "reads them in windows",
                     model_config->window_pooling));
   }
   setup.task->describe(*model_config);

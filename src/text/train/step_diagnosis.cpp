@@ -55,7 +55,7 @@ DiagnoseRecord describe_cause(const StepRecord& record,
     cause.text =
         fmt::format("the loss itself is inf or NaN{}: {}", has_scale ? ", so no loss scale helps" : "", kRemedies);
   } else if (has_scale) {
-    cause.text = fmt::format("without a loss scale, too, gradients are inf or NaN: {}", kRemedies);
+    cause.text = fmt::format("gradients are inf or NaN even without a loss scale: {}", kRemedies);
   } else {
     cause.text = fmt::format("the loss is {:.4g}, and only its gradients are inf or NaN: {}", record.loss, kRemedies);
   }

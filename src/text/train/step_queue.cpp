@@ -197,7 +197,7 @@ void StepQueue::look_into(const Finished& step) {
   TORCH_CHECK(false, "training: the last ", skips_in_a_row_, " steps, up to step ", record.step,
               ", were skipped because gradients were inf or NaN (loss ", fixed(record.loss, 4), ", loss scale ",
               record.loss_scale, "); ", cause, "; ", diagnosis_.overflow() ? diagnosis_.overflow()->summary() : "",
-              run_.config.diagnose ? "" : "; --diagnose shows where it begins");
+              run_.config.diagnose ? "" : "; --diagnose finds the origin");
 }
 
 void StepQueue::evaluated(double dev_loss) {

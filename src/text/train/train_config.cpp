@@ -181,7 +181,7 @@ void check_freeze(const std::string& text) {
 
 namespace {
 
-/// Nothing if `text` is no loss scale.
+/// Nothing if `text` is not a loss scale.
 std::optional<std::pair<bool, double>> parse_loss_scale(std::string_view text) {
   constexpr std::string_view kDynamic = "dynamic";
   constexpr double kDefault = 65536, kSmallest = 1e-30, kLargest = 1e30;  // their reciprocals are float32 too
@@ -220,8 +220,8 @@ void TrainConfig::validate() const {
                     "--label-smoothing and --focal-gamma are two losses; pass one of them");
   TORCH_CHECK_VALUE(stride == 0 || window != "none", "--stride is of windows; pass --window mean or max, too");
   TORCH_CHECK_VALUE(ema_decay == 0 || zero_stage == 0 || !master_weights,
-                    "--ema-decay averages all weights on every rank, and with --zero-stage 1 and --master-weights each "
-                    "has a share of them; leave one of the three out");
+                    "--ema-decay averages all weights on every rank, but with --zero-stage 1 and --master-weights each "
+                    "rank has a share of them; leave one of the three out");
   TORCH_CHECK_VALUE(lora == 0 || !model.empty(), "--lora adapts a trained model; pass it as --model");
   TORCH_CHECK_VALUE(lora == 0 || freeze.empty(),
                     "--lora freezes all of the encoder but its factors; leave --freeze out");

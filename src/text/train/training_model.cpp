@@ -69,8 +69,8 @@ distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::Pro
     }
     if (group.rank() == 0 && group.environment().local_world_size == group.size()) {
       TORCH_WARN_ONCE(
-          "the ranks are on one host but cannot share memory (which may be full, or they may be in different "
-          "containers), so gradients go through sockets, which is slower. Pass --all-reduce backend to choose that "
+          "the ranks are on one host but cannot share memory: it may be full, or they run in different containers. "
+          "Gradients use sockets, which is slower. Pass --all-reduce backend to choose that "
           "without a warning.");
     }
   }

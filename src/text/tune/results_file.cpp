@@ -107,7 +107,7 @@ SearchResult read_results(const std::filesystem::path& file,
     }
     return result;
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, file.string(), ": is no record of a search: ", in_one_line(error.what()),
+    TORCH_CHECK_VALUE(false, file.string(), ": is not a record of a search: ", in_one_line(error.what()),
                       ". Restore the file, or pass another --output.");
   }
 }

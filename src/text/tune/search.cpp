@@ -111,9 +111,8 @@ class Search {
                 "; the same command tries it again");
     for (const char* name : {"run.json", kWeightsFile}) {
       const fs::path file = folder_of(options_, ranked.front()) / name;
-      TORCH_CHECK(
-          fs::exists(file), file.string(),
-          ": the best trial's file is not there any more. Restore it, or pass another --output to search again");
+      TORCH_CHECK(fs::exists(file), file.string(),
+                  ": the best trial's file is missing. Restore it, or pass another --output to search again");
     }
     if (!goes_on) {
       say("already finished: no trial is left to train");
@@ -134,7 +133,7 @@ class Search {
   static fs::path prepare(const SearchOptions& options) {
     const fs::path& folder = options.output;
     TORCH_CHECK_VALUE(!fs::exists(folder) || fs::is_directory(folder), folder.string(),
-                      ": is no folder; pass another --output.");
+                      ": is not a folder; pass another --output.");
     make_folders(folder);
     const auto is_of_search = [](const fs::path& file) {  // also of one that was killed at once
       return file.filename() == RunLock::kFile || is_leftover_of(kResults, file);
@@ -323,7 +322,7 @@ SearchResult search(const SearchOptions& options) {
   SearchOptions as_drawn = options;
   as_drawn.trials = std::ssize(trials);  // by which the parts are planned
   if (as_drawn.trials < options.trials) {
-    say(fmt::format("{} trials: there are no more that differ", as_drawn.trials));
+    say(fmt::format("{} trials: no other combinations exist", as_drawn.trials));
   }
   return Search(as_drawn, trials).run();
 }

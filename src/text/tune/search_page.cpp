@@ -68,7 +68,7 @@ std::string render_trials(const SearchOptions& options, const SearchResult& resu
       out += "<td>" + (is_there ? score_text(trial.scores[rung].value) : std::string()) + "</td>";
       seconds += is_there ? trial.scores[rung].seconds : 0;
     }
-    constexpr const char* kStateNames[] = {"waiting", "went no further", "trained to the end", "failed: "};
+    constexpr const char* kStateNames[] = {"waiting", "ended early", "trained to the end", "failed: "};
     out += fmt::format("<td>{}</td><td>{}{}</td></tr>\n", seconds > 0 ? duration_in_words(seconds) : "",
                        kStateNames[static_cast<size_t>(trial.state)], escape_html(trial.message));
   }
@@ -111,7 +111,7 @@ std::string render_effects(const SearchOptions& options, const SearchResult& res
         fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td></tr>\n", escape_html(options.settings[i].name),
                     std::isfinite(correlation) ? fmt::format("{:+.2f}", correlation) : "–", means);
   }
-  return "<section><h2>What the settings do</h2>" + scroll_region("What the settings do") +
+  return "<section><h2>Effect of the settings</h2>" + scroll_region("Effect of the settings") +
          "<table "
          "class=\"pairs\"><thead><tr><th></th>"
          "<th scope=\"col\">rank correlation</th><th scope=\"col\">mean by value</th></tr></thead><tbody>\n" +
@@ -129,10 +129,9 @@ std::string render_search(const SearchOptions& options, const SearchResult& resu
   int64_t begun = 0;
   for (const Trial& trial : result.trials) begun += trial.scores.empty() ? 0 : 1;
   if (!result.finished) {
-    body += fmt::format(
-        "<p class=\"notice\">The search is not at its end: {} of {} begun. The same command goes on "
-        "with it.</p>\n",
-        counted(begun, "trial"), result.trials.size());
+    body +=
+        fmt::format("<p class=\"notice\">The search is unfinished: {} of {} begun. The same command resumes it.</p>\n",
+                    counted(begun, "trial"), result.trials.size());
   }
   if (begun > 0) {
     const Trial& best = result.trials.front();

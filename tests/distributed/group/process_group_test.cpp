@@ -109,7 +109,7 @@ TEST(ProcessGroupTest, MakesGroupsOfSomeRanks) {
       EXPECT_EQ(ranks[0].item<int64_t>(), 3);
       EXPECT_EQ(ranks[1].item<int64_t>(), 1);
       EXPECT_THAT(error_of([&] { odd->check_same({{"seed", std::to_string(group.rank())}}); }),
-                  "seed differs between ranks: '3' on rank 3, '1' on rank 1; start all ranks alike");
+                  "seed differs between ranks: '3' on rank 3, '1' on rank 1; start all ranks with the same settings");
       odd->shutdown();
     }
     if (first) {
@@ -190,15 +190,15 @@ TEST(ProcessGroupTest, NamesTheValueThatDiffers) {
     };
     EXPECT_EQ(check(1, {{"seed", "7"}, {"text", "a\nb"}}, {{"seed", "7"}, {"text", "a\nb"}}), "(nothing was thrown)");
     EXPECT_EQ(check(2, {{"a", "1"}, {"seed", "7"}, {"z", "1"}}, {{"a", "1"}, {"seed", "8"}, {"z", "2"}}),
-              "seed differs between ranks: '7' on rank 0, '8' on rank 2; start all ranks alike");
+              "seed differs between ranks: '7' on rank 0, '8' on rank 2; start all ranks with the same settings");
     EXPECT_EQ(check(1, {{"a", "1"}, {"b", "2"}}, {{"b", "2"}}),
-              "a differs between ranks: '1' on rank 0, 'nothing' on rank 1; start all ranks alike");
+              "a differs between ranks: '1' on rank 0, 'nothing' on rank 1; start all ranks with the same settings");
     EXPECT_EQ(check(0, {{"a", "1"}, {"b", "2"}}, {{"b", "2"}}),
-              "a differs between ranks: 'nothing' on rank 0, '1' on rank 1; start all ranks alike");
+              "a differs between ranks: 'nothing' on rank 0, '1' on rank 1; start all ranks with the same settings");
     EXPECT_EQ(check(1, {{"a", "1"}}, {{"a", "1"}, {"ab", ""}}),
-              "ab differs between ranks: 'nothing' on rank 0, '' on rank 1; start all ranks alike");
+              "ab differs between ranks: 'nothing' on rank 0, '' on rank 1; start all ranks with the same settings");
     EXPECT_EQ(check(1, {{"a", "1"}, {"ab", "2"}}, {}),
-              "a differs between ranks: '1' on rank 0, 'nothing' on rank 1; start all ranks alike");
+              "a differs between ranks: '1' on rank 0, 'nothing' on rank 1; start all ranks with the same settings");
     group.shutdown();
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
@@ -338,7 +338,7 @@ TEST(ProcessGroupTest, SaysThatItIsWaitingForTheStore) {
   environment.master_port = 1;  // where nobody listens
   const auto options = ProcessGroupOptions().timeout(kShort / 4);
   EXPECT_THAT(error_of([&] { ProcessGroup(environment, options); }),
-              StartsWith("rank 1 could not reach the store where ranks meet, at 127.0.0.1:1, within 1 s"));
+              StartsWith("rank 1 could not reach the ranks' store at 127.0.0.1:1, within 1 s"));
   EXPECT_THAT(kept.messages, ElementsAre("rank 1 is waiting for rank 0 at 127.0.0.1:1"));
 }
 

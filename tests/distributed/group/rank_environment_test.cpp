@@ -98,14 +98,15 @@ TEST(RankEnvironmentTest, TakesRanksWithoutLocalOnesForOneAHost) {
   const auto found = detect(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   EXPECT_EQ(found->local_rank, 0);
   EXPECT_EQ(found->local_world_size, 1);
-  EXPECT_THAT(refusal(without(kTorchrun, "LOCAL_RANK")), HasSubstr("variable LOCAL_RANK is not set, though others"));
+  EXPECT_THAT(refusal(without(kTorchrun, "LOCAL_RANK")),
+              HasSubstr("variable LOCAL_RANK is not set, but other variables"));
 }
 
 TEST(RankEnvironmentTest, FindsAMeetingPointWhereThereIsOne) {
   for (const auto& [variables, size] :
        {std::pair(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE"), {kMpich, "MPI_LOCALNRANKS"}, {kPals, "PALS_LOCAL_SIZE"}}) {
     const auto nowhere = without(without(variables, "MASTER_ADDR"), "MASTER_PORT");
-    EXPECT_THAT(refusal(nowhere), HasSubstr(" started ranks on several hosts, which need a place to meet"));
+    EXPECT_THAT(refusal(nowhere), HasSubstr(" started ranks on several hosts: set MASTER_ADDR"));
     const auto one_host = detect(with(nowhere, {{size, "4"}}));
     EXPECT_EQ(one_host->master_addr, "127.0.0.1");
     EXPECT_GE(one_host->master_port, 20000);
@@ -226,7 +227,7 @@ TEST(RankEnvironmentTest, RefusesTasksOfNodesThatCannotBeRead) {
                                 "4(x1),", "4(x1)(x2)", "4 (x2)",
                                 "-4(x2)", "0(x2)",     "99999999999999999999(x2)"}) {
     EXPECT_EQ(refusal(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", bad}})),
-              "environment variable SLURM_STEP_TASKS_PER_NODE is '" + bad + "', which says nothing of node 1");
+              "environment variable SLURM_STEP_TASKS_PER_NODE is '" + bad + "', which has no entry for node 1");
   }
   EXPECT_EQ(refusal(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4294967298(x2)"}})),
             "environment variable SLURM_STEP_TASKS_PER_NODE is '4294967298(x2)', more tasks on node 1 than the 4 of "

@@ -189,7 +189,7 @@ def test_a_gradient_on_master_and_model_at_once_is_refused():
     loss_of(model, 0).backward()
     masters.accumulate_gradients()
     loss_of(model, 1).backward()
-    with pytest.raises(ValueError, match="has a gradient of its own and one on its half copy"):
+    with pytest.raises(ValueError, match="and its half copy both have a gradient"):
         optimizer.step()
 
 
@@ -202,7 +202,7 @@ def tiny_loss_of(model, step):
 @pytest.mark.parametrize("kind, lr", [("adamw", 0.02), ("sgd", 1e5)])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_small_gradients_survive_being_unscaled(dtype, kind, lr, accumulate):
-    """A step after unscale_ is the step without it, to the bit, and close to one of a float32 model."""
+    """A step after unscale_ is the step without it, bit for bit, and close to one of a float32 model."""
     tolerance = 16 * torch.finfo(dtype).eps  # forward and backward round about as often
     results = {}
     for how in ["step", "unscale", "float32"]:

@@ -190,7 +190,7 @@ def stay_stuck(rank):
 
 def test_ranks_without_overflow_look_at_the_others():
     finite, overflowed = ranks.run(2, stay_stuck)
-    assert "No gradient of this process is inf or NaN as it stands: look at the others." in finite
+    assert "No gradient of this process is inf or NaN: check the other processes." in finite
     assert "1 of 1 gradients" in overflowed and "2 inf" in overflowed
 
 

@@ -14,7 +14,7 @@ def side_by_side(group, rank, branch=lambda rank, step: (), steps=4, set_to_none
     theirs, mine = pair(group, **options)
     assert_same(theirs[0], mine[0], "at start")
     if hooks:
-        # Python refuses bfloat16 hooks by their names where there is no NCCL, though
+        # Python refuses bfloat16 hooks by their names if there is no NCCL, though
         # Gloo can add bfloat16 up.
         theirs[1].register_comm_hook(None, lambda state, bucket: hooks[0](state, bucket))
         mine[1].register_comm_hook(hooks[1])
@@ -206,7 +206,7 @@ def structures(rank, folder):
 def test_finds_tensors_in_outputs_and_refuses_what_it_cannot_do(tmp_path):
     for errors in ranks.run(2, structures, tmp_path):
         expected = ["cannot find the tensors in the output of forward, of type (anonymous namespace)::Opaque",
-                    "a comm hook is registered already", "join cannot divide by the ranks that are left",
+                    "a comm hook is registered already", "join cannot divide by the remaining ranks",
                     "so there is nothing to reduce", "bucket_cap_mb must be above 0, got 0",
                     "gave no gradient to branches.0.weight, branches.0.bias, branches.2.weight, branches.2.bias; use"]
         assert len(errors) == len(expected), errors

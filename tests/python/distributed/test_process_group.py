@@ -156,7 +156,7 @@ def test_ranks_that_do_not_come_are_named():
 
 def test_a_store_that_is_not_there_is_named():
     message = ranks.Ranks(2, meet, 1.0, start=[1]).outcomes(60)[1][1]
-    assert message.startswith("rank 1 could not reach the store where ranks meet, at 127.0.0.1:"), message
+    assert message.startswith("rank 1 could not reach the ranks' store at 127.0.0.1:"), message
     assert "is rank 0 running" in message
 
 
@@ -168,7 +168,7 @@ def test_a_port_in_use_is_named():
         port = taken.getsockname()[1]
         outcomes = ranks.Ranks(2, meet, 1.0, start=[0], variables=lambda rank: {"MASTER_PORT": str(port)}).outcomes(60)
     message = outcomes[0][1]
-    assert message.startswith(f"rank 0 cannot open the store where ranks meet at 127.0.0.1:{port}"), message
+    assert message.startswith(f"rank 0 cannot open the ranks' store at 127.0.0.1:{port}"), message
     assert "set MASTER_PORT" in message
 
 
@@ -190,8 +190,8 @@ def disagree(rank):
 def test_disagreements_are_found_on_every_rank():
     results = ranks.run(3, disagree)
     for rank, (same, there, work) in enumerate(results):
-        assert there == "the model differs between ranks: 'a BERT' on rank 0, 'nothing' on rank 1; start all ranks alike"
-        assert same == "the seed differs between ranks: '7' on rank 0, '8' on rank 2; start all ranks alike"
+        assert there == "the model differs between ranks: 'a BERT' on rank 0, 'nothing' on rank 1; start all ranks with the same settings"
+        assert same == "the seed differs between ranks: '7' on rank 0, '8' on rank 2; start all ranks with the same settings"
         assert work.startswith("invalid literal" if rank == 1 else "rank 1 failed: ValueError: invalid literal")
 
 
@@ -243,7 +243,7 @@ def test_one_process_is_no_group(variables):
     (without(TORCHRUN, MASTER_PORT="99999"), "MASTER_PORT is '99999'"),
     (without(OPEN_MPI, "MASTER_ADDR"), "Open MPI started ranks on several hosts"),
     (without(OPEN_MPI, "MASTER_PORT"), "MASTER_PORT is not set"),
-    (without(SLURM, SLURM_STEP_TASKS_PER_NODE="4"), "says nothing of node 1"),
+    (without(SLURM, SLURM_STEP_TASKS_PER_NODE="4"), "has no entry for node 1"),
 ])
 def test_what_is_wrong_in_the_environment_is_named(variables, message):
     with pytest.raises(ValueError, match=message):

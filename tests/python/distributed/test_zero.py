@@ -143,7 +143,7 @@ def test_ranks_together_equal_one_process(runs, world_size, name):
         expected = alone(kind, name)
         for rank, result in enumerate(together):
             # Every tensor is updated by the same kernel, and norms are summed in double and rounded
-            # to float32, which comes out alike here: all is equal to the bit.
+            # to float32, which comes out alike here: all is equal bit for bit.
             assert result["model"] == expected["model"], (kind, rank)
             assert result["log"] == expected["log"], (kind, rank)
         assert together[0]["state"] == expected["state"] and together[0]["weights"] == expected["weights"], kind
@@ -285,7 +285,7 @@ def go_wrong(rank):
 def test_errors_name_what_is_wrong():
     results = ranks.run(2, go_wrong)
     for rank, (differ, stale, to_float32, unknown, shape, missing) in enumerate(results):
-        assert "what ZeroRedundancyOptimizer is to train differs between ranks: 'mezzo::Adam of 8 tensors" in differ
+        assert "the parameter list of ZeroRedundancyOptimizer differs between ranks: 'mezzo::Adam of 8 tensors" in differ
         assert "has a master of" in stale and "make the masters by ShardedMasterWeights" in stale
         assert "to_float32() needs all masters" in to_float32
         assert "1 entries that belong to no parameter" in unknown

@@ -125,7 +125,7 @@ def test_wrong_input_is_refused_by_name(folder):
     for texts, error, message in [
         (["a", None], TypeError, r"texts\[1\] is a NoneType, expected a str"),
         ([b"a"], TypeError, r"texts\[0\] is a bytes, expected a str"),
-        (["\ud800"], ValueError, "surrogates not allowed"),
+        (["a", "b\ud800"], ValueError, r"^texts\[1\] has half of a surrogate pair, '\\ud800', at 1: it is not Unicode text$"),
         (None, TypeError, "texts is a NoneType, expected a str, or a list or column of them"),
         (dict(text=["a"]), TypeError, "texts is a dict, expected a str"),  # and a DataFrame, whose items are its columns' names, too
         (np.array([["a"]]), TypeError, "texts is a ndarray, expected a str"),
@@ -232,8 +232,10 @@ def test_tokenizes_as_transformers_and_the_program(folder, tmp_path):
 
 def test_what_cannot_be_tokenized_is_refused(folder, tmp_path):
     tokenizer = mezzo.Tokenizer(folder(TASKS[0]))
-    with pytest.raises(TypeError, match="text 1 is a int, expected a str"):
+    with pytest.raises(TypeError, match=r"text\[1\] is a int, expected a str"):
         tokenizer(["a", 3])
+    with pytest.raises(ValueError, match=r"text_pair\[0\] has half of a surrogate pair"):
+        tokenizer("a", "\ud800")
     with pytest.raises(TypeError, match="text is a dict, expected a str, or a list or column of them"):
         tokenizer(dict(text="a"))
     for encode in (tokenizer.split_words, lambda text: tokenizer.encode_windows(text, 5, 1)):

@@ -80,7 +80,7 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("wrong, error, message", [
-    (dict(learning_rat=1), ValueError, r"^--learning-rat is no option\. Did you mean '--learning-rate'\? See mezzo train --help$"),
+    (dict(learning_rat=1), ValueError, r"^--learning-rat is not an option\. Did you mean '--learning-rate'\? See mezzo train --help$"),
     (dict(learning_rate="much"), ValueError, "--learning-rate 'much' is neither 'auto' nor a number"),
     (dict(dev_ratio=2.5), ValueError, "--dev-ratio is 2.5"),
     (dict(lora=True), ValueError, "--lora 'true' is not a whole number"),

@@ -154,7 +154,7 @@ def test_a_record_that_is_none_counts_as_none(run_of_program, model):
     (model / "int8.json").mkdir()
     assert "was not checked in int8" in run(predict).stderr
     done = run(check)
-    assert done.returncode == 1 and done.stderr == f"mezzo check-int8: {model}/int8.json is no file, and would be replaced by one; remove it\n"
+    assert done.returncode == 1 and done.stderr == f"mezzo check-int8: {model}/int8.json is not a file, but would be replaced by one; remove it\n"
     assert "it runs in one process" in run(check, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1").stderr
 
 

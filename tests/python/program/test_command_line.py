@@ -62,7 +62,7 @@ def test_files_that_are_named_one_by_one_have_no_dots_in_help():
 def test_help_and_version_are_commands_too():
     assert "Show the version" in mezzo("help", "version").stdout and "Usage: mezzo help" in mezzo("help", "help").stdout
     done = run(["help", "trian"])
-    assert done.returncode == 2 and done.stderr == "mezzo help: 'trian' is no command. Did you mean 'train'?\n"
+    assert done.returncode == 2 and done.stderr == "mezzo help: 'trian' is not a command. Did you mean 'train'?\n"
     assert mezzo("help").stdout == mezzo("--help").stdout
     assert mezzo("help", "train").stdout == mezzo("train", "--help").stdout
     assert mezzo("version").stdout == mezzo("--version").stdout
@@ -124,14 +124,14 @@ def test_the_command_line_wins_over_a_file_under_any_name(data, tmp_path):
 ])
 def test_other_settings_of_hugging_face_are_answered(given, answer):
     done = run(["train", *given.split()])
-    assert done.returncode == 2 and done.stderr == f"mezzo train: {given.split()[0]} is no option of mezzo train; {answer}\n"
+    assert done.returncode == 2 and done.stderr == f"mezzo train: {given.split()[0]} is not an option of mezzo train; {answer}\n"
 
 
 def test_a_file_with_such_a_setting_is_named_with_its_line(tmp_path):
     (tmp_path / "run.toml").write_text("epochs = 1\neval_delay = 10\n")
     done = run(["train", "--config", tmp_path / "run.toml"])
-    assert done.returncode == 2 and done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --eval_delay is no option") or \
-        done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --eval-delay is no option"), done.stderr
+    assert done.returncode == 2 and done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --eval_delay is not an option") or \
+        done.stderr.startswith(f"mezzo train: {tmp_path}/run.toml:2: --eval-delay is not an option"), done.stderr
     (tmp_path / "run.toml").write_text("epochs = 1\nper_device_train_batch_size = 0\n")
     done = run(["train", "--model", "x", "--train", "y", "--output", tmp_path / "z", "--config", tmp_path / "run.toml"])
     assert done.returncode == 2 and done.stderr == f"mezzo train: {tmp_path}/run.toml:2: --batch-size is 0, expected at least 1\n"
@@ -145,7 +145,7 @@ def test_a_misspelled_name_is_guessed_among_all_names(given, meant):
 
 @pytest.mark.parametrize("given", ["--lr_decay", "--no_eval", "--frobnicate"])
 def test_a_name_that_means_something_else_is_not_guessed(given):
-    assert run(["train", given, "3"]).stderr == f"mezzo train: {given} is no option; see mezzo train --help\n"
+    assert run(["train", given, "3"]).stderr == f"mezzo train: {given} is not an option; see mezzo train --help\n"
 
 
 def test_old_names_work_with_a_note(data, tmp_path):
@@ -200,7 +200,7 @@ def test_switches_of_precision(given, in_file, precision, data, tmp_path):
     ("train --fp16 --bf16", "--fp16 and --bf16 both set --precision; leave one of them out"),
     ("train --precision fp32 --fp16", "--precision and --fp16 both set --precision; leave one of them out"),
     ("train --save_strategy no --save_steps 500", "--save-strategy and --save-steps both set --save-every; leave one of them out"),
-    ("train --eval_strategy best", "'best' is no strategy of mezzo; leave it out: mezzo always keeps the best model"),
+    ("train --eval_strategy best", "'best' is not a strategy of mezzo; leave it out: mezzo always keeps the best model"),
     ("train --config a --config b", "--config is given twice; leave one of them out"),
     ("predict --text a --text b", "--text is given twice; pass one text, or several as lines of stdin"),
     ("predict --text a --text-pair b --text-pair c", "--text-pair is given twice; pass one text, or several as lines of stdin"),
@@ -326,9 +326,9 @@ def test_no_mixed_precision_is_fp32(data, tmp_path):
     ("gradient-checkpointing = True\n", "1: the value of gradient-checkpointing cannot be read; write true in lower case: gradient-checkpointing = true"),
     ("calibrate = true\ncalibrate = true\n", "2: Error while parsing key-value pair: cannot redefine existing boolean 'calibrate'"),
     ("bf16 = False", "1: the value of bf16 cannot be read; write false in lower case: bf16 = false"),
-    ('config = "t1.toml"\n', "1: 'config' is no setting of mezzo train; leave it out"),
-    ("help = true\n", "1: 'help' is no setting of mezzo train; leave it out"),
-    ("--epochs = 2\n", "1: '--epochs' is no setting of mezzo train; write epochs, without dashes"),
+    ('config = "t1.toml"\n', "1: 'config' is not a setting of mezzo train; leave it out"),
+    ("help = true\n", "1: 'help' is not a setting of mezzo train; leave it out"),
+    ("--epochs = 2\n", "1: '--epochs' is not a setting of mezzo train; write epochs, without dashes"),
 ])
 def test_a_setting_is_named_by_file_and_line(text, message, data, tmp_path):
     (tmp_path / "run.toml").write_text(text)
@@ -348,16 +348,16 @@ def test_launch_knows_the_names_of_torchrun_and_accelerate(name):
     done = run(["launch", name, "1", "--", "tokenize", "--vocab", "nowhere.txt"])
     assert done.returncode != 2 and "nowhere.txt: cannot be read" in done.stderr
     done = run(["launch", "--nproc", "1", "--master_addr", "host", "--", "train"])
-    assert done.returncode == 2 and done.stderr == "mezzo launch: --master_addr is no option of mezzo launch; use --master HOST:PORT\n"
+    assert done.returncode == 2 and done.stderr == "mezzo launch: --master_addr is not an option of mezzo launch; use --master HOST:PORT\n"
     done = run(["launch", "--standalone", "--nproc", "1", "--", "train"])
-    assert done.returncode == 2 and done.stderr == "mezzo launch: --standalone is no option of mezzo launch; leave it out: one node needs no --master\n"
+    assert done.returncode == 2 and done.stderr == "mezzo launch: --standalone is not an option of mezzo launch; leave it out: one node needs no --master\n"
     done = run(["launch", "--frobnicate", "--nproc", "1", "--", "train"])
-    assert done.returncode == 2 and done.stderr == "mezzo launch: --frobnicate is no option of mezzo launch. See mezzo launch --help\n"
+    assert done.returncode == 2 and done.stderr == "mezzo launch: --frobnicate is not an option of mezzo launch. See mezzo launch --help\n"
 
 
 def test_other_commands_know_the_names_that_they_have(model):
     assert json.loads(mezzo("predict", "--model_name_or_path", model, "--text", "goal", "--max_seq_length", 8).stdout)["text"] == "goal"
-    assert "--train-file is no option" in run(["predict", "--train-file", "x"]).stderr
+    assert "--train-file is not an option" in run(["predict", "--train-file", "x"]).stderr
 
 
 def test_predictions_are_written_as_csv(model, tmp_path):
@@ -407,7 +407,7 @@ def test_a_column_that_the_first_row_lacks_is_not_lost(model, tmp_path):
 @pytest.mark.parametrize("flag", ["--encoding GB18030", "--delimiter ;", "--text-column body", "--no-header"])
 def test_flags_about_data_files_are_refused_for_stdin(command, flag):
     done = subprocess.run([PROGRAM, command, "--model", "nowhere", *flag.split()], input="goal\n", capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stderr == f"mezzo {command}: {flag.split()[0]} is about --data, which is missing\n"
+    assert done.returncode == 2 and done.stderr == f"mezzo {command}: {flag.split()[0]} needs --data\n"
 
 
 def test_a_missing_data_file_is_named_with_the_nearest_one(model, tmp_path):

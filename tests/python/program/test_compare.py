@@ -114,7 +114,7 @@ def test_every_task_is_measured_as_eval_measures_it(task, tmp_path):
 
 
 def test_what_is_not_defined_is_NaN(tmp_path):
-    """The correlation with numbers that are all the same."""
+    """The correlation with numbers that are anyway."""
     write_data(tmp_path / "data")
     trained_for(tmp_path, "regression", [dict(text="goal", label=1.5), dict(text="law", label=0.5), dict(text="goal law", label=2)] * 4)
     (tmp_path / "same.jsonl").write_text('{"text": "goal", "label": 1}\n{"text": "law", "label": 1}\n')
@@ -204,7 +204,7 @@ def test_a_run_that_was_killed_is_not_called_running(folder, tmp_path):
     shutil.copytree(folder / "b", tmp_path / "c")
     told = json.loads((tmp_path / "c/run.json").read_text())
     (tmp_path / "c/run.json").write_text(json.dumps(told | dict(status="running")))
-    gone = f"{tmp_path}/c ended without a word; the same command with --resume auto goes on"
+    gone = f"{tmp_path}/c ended unexpectedly; the same command with --resume auto resumes it"
     for leaves_lock in False, True:
         if leaves_lock:
             (tmp_path / "c/.run.lock").touch()
@@ -230,20 +230,20 @@ def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
     done = compare(folder / "a", folder / "b", "--output", tmp_path / "precious.csv")
     assert f"--output is '{tmp_path}/precious.csv', expected a name that ends in .html" in one_line(done, 2)
     assert (tmp_path / "precious.csv").read_text() == "text,label\n"
-    assert "--device is about --data, which is missing" in one_line(compare(folder / "a", folder / "b", "--device", "cpu"), 2)
+    assert "--device needs --data" in one_line(compare(folder / "a", folder / "b", "--device", "cpu"), 2)
     assert compare("--data", folder / "test.jsonl", folder / "a", folder / "b").returncode == 0, "a file for each --data"
     twice = [PROGRAM, "compare", folder / "a", folder / "b", "--data", folder / "test.jsonl", "--data", folder / "few.jsonl"]
     assert "test.jsonl and 1 more" in subprocess.run(twice, capture_output=True, text=True, timeout=300).stdout
     (tmp_path / "folds").mkdir()
     (tmp_path / "folds/folds.json").write_text("{}")
-    assert "holds the folds of a run; name those" in one_line(compare(folder / "a", tmp_path / "folds"), 1)
+    assert "holds the folds of a run; name the folds" in one_line(compare(folder / "a", tmp_path / "folds"), 1)
     assert "one run to compare; pass 2 to 8 folders of runs" in one_line(compare(folder / "a"), 2)
     assert "9 runs to compare; pass 2 to 8" in one_line(compare(*[folder / str(i) for i in range(9)]), 2)
     assert f"{folder}/a/ is named twice" in one_line(compare(folder / "a", f"{folder}/a/"), 2)
     assert "there is no such folder" in one_line(compare(folder / "a", tmp_path / "none"), 1)
-    assert "has no run.json, so it is no OUTPUT of mezzo train" in one_line(compare(folder / "a", tmp_path), 1)
+    assert "has no run.json, so it is not an OUTPUT of mezzo train" in one_line(compare(folder / "a", tmp_path), 1)
     shutil.copytree(folder / "b", tmp_path / "damaged")
-    for text, message in ("{", "run.json"), ("{}", "does not tell settings, status and best_step"):
+    for text, message in ("{", "run.json"), ("{}", "lacks settings, status or best_step"):
         (tmp_path / "damaged/run.json").write_text(text)
         assert message in one_line(compare(folder / "a", tmp_path / "damaged"), 1)
     shutil.copytree(folder / "b", tmp_path / "cut")

@@ -75,7 +75,7 @@ def test_processors_that_it_may_not_use_do_not_count():
     found = facts(prefix=["taskset", "--cpu-list", str(CPUS[0])])
     assert found["usable_processors"] == 1 and found["threads"] == 1
     crowded = facts(prefix=["taskset", "--cpu-list", str(CPUS[0])], OMP_NUM_THREADS="2")
-    assert any("2 threads, of which the container or taskset lets 1 work at a time" in problem for problem in problems(crowded))
+    assert any("2 threads, but the container or taskset allows 1 at a time" in problem for problem in problems(crowded))
 
 
 def test_lines_for_people():

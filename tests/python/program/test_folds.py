@@ -130,7 +130,7 @@ def test_a_fold_of_which_nothing_can_be_read_is_named(data, whole, tmp_path):
     file = output / "fold-1/run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "identity": {"flags": 3}}))
     done = run(fold_flags(data, output, "--folds", 3, "--resume", "auto"))
-    assert done.returncode == 1 and f"mezzo train: {file}: is no run.json that mezzo train wrote; " in done.stderr
+    assert done.returncode == 1 and f"mezzo train: {file}: is not a run.json of mezzo train; " in done.stderr
 
 
 def test_all_folders_are_checked_before_the_first_fold(data, whole, tmp_path):
@@ -147,7 +147,7 @@ def test_a_file_of_that_name_that_is_not_mezzos_stays(data, tmp_path):
     (tmp_path / "folds.json").write_text("mine")
     for more in [], ["--overwrite"], ["--resume", "auto"]:
         done = run(fold_flags(data, tmp_path, "--folds", 3, *more))
-        assert done.returncode == 1 and "folds.json: is not of a cross-validation of mezzo's" in done.stderr
+        assert done.returncode == 1 and "folds.json: does not belong to a cross-validation of mezzo" in done.stderr
         assert (tmp_path / "folds.json").read_text() == "mine" and not (tmp_path / "fold-1").exists()
 
 

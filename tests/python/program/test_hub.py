@@ -302,13 +302,13 @@ def test_weights_in_several_files(hub, environment, folder, tmp_path):
     assert json.loads(predict(environment, "org/shards").stdout)["scores"] == scores
     assert len(hub.asked("cdn", "GET")) == 2
     index = target / "model.safetensors.index.json"
-    for file, message in (("../x.safetensors", "which is no file of this folder"), ("gone.safetensors", "gone.safetensors: is missing, and model.safetensors.index.json names it. Copy or download the model again")):
+    for file, message in (("../x.safetensors", "which is not a file of this folder"), ("gone.safetensors", "gone.safetensors: is missing, and model.safetensors.index.json names it. Copy or download the model again")):
         index.write_text(json.dumps(dict(weight_map=dict(a=file))))
         done = predict(environment, target)
         assert done.returncode == 1 and message in done.stderr
     hub.models["org/outside"] = Model(files_of(target, **{"model.safetensors.index.json": json.dumps(dict(weight_map=dict(a="../../x"))).encode()}))
     done = predict(environment, "org/outside")
-    assert done.returncode == 1 and "which is no file of this folder" in done.stderr
+    assert done.returncode == 1 and "which is not a file of this folder" in done.stderr
 
 
 def test_every_command_takes_a_name(hub, environment, folder, tmp_path):

@@ -210,7 +210,7 @@ def test_a_full_disk_costs_the_output_but_not_the_run():
         done = subprocess.run(command_line("echo lost; sleep 0.3; echo kept >&2", "nproc=1"), stdout=full,
                               stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
     assert done.returncode == 1
-    assert done.stderr == ("launch: cannot write to stdout, so what ranks say there is lost: No space left on device\n"
+    assert done.stderr == ("launch: cannot write to stdout, so the output of ranks is lost: No space left on device\n"
                            "[rank 0] kept\n")
 
 
@@ -486,12 +486,12 @@ def one_line(done, status):
     ("launch -- eval --config nothing.toml", "--nproc is required: the ranks on this node"),
     ("launch --nproc 99999999 -- ops", "--nproc is 99999999, expected 1 to 1024"),
     ("launch --nproc two -- train", "--nproc 'two' is not a whole number"),
-    ("launch --nprocs 2 -- train", "--nprocs is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
+    ("launch --nprocs 2 -- train", "--nprocs is not an option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
     ("launch --nproc 2 -- trian", "'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'? See mezzo launch --help"),
     ("launch --nproc 2 trian --nproc=", "'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'?"),
     ("launch --nproc 2 -- tests", "'tests' is neither a command of mezzo nor a program on PATH. See mezzo launch --help"),
-    ("launch --nproc 2 --min-nproc 1 -- eval", "--min-nproc is for mezzo train and for programs of your own; leave it out"),
-    ("launch --nproc 2 -- launch", "'launch' is no command to launch. See mezzo --help"),
+    ("launch --nproc 2 --min-nproc 1 -- eval", "--min-nproc is for mezzo train and for other programs; leave it out"),
+    ("launch --nproc 2 -- launch", "'launch' is not a command to launch. See mezzo --help"),
     ("launch --nproc 2 --max-restarts -1 -- train", "--max-restarts is -1, expected at least 0"),
     ("launch --nproc 2 --nnodes 2 -- train", "--nnodes needs --master HOST:PORT: where every node can reach node 0"),
     ("launch --nproc 2 --nnodes 2 --master node0 -- train", "--master 'node0' is not HOST:PORT, such as node0:29500"),
@@ -709,8 +709,8 @@ def test_a_host_of_slurm_that_has_no_address_is_told_at_once(rank, small, tmp_pa
                      SLURM_JOB_ID="77", SLURM_STEP_NODELIST="no-such-host.invalid,other")
     done = subprocess.run([PROGRAM, *map(str, train(small, tmp_path / "out"))], env={**os.environ, **variables}, capture_output=True, text=True,
                           timeout=PATIENCE)  # a tenth of --timeout
-    assert re.fullmatch(f"mezzo train: rank {rank} finds no address of the host 'no-such-host.invalid', where rank 0 is: [^.;]+. Set MASTER_ADDR, for "
-                        "all ranks, to a name or an address of that host that all hosts know\n", done.stderr), done.stderr
+    assert re.fullmatch(f"mezzo train: rank {rank} cannot resolve the host 'no-such-host.invalid', where rank 0 is: [^.;]+. Set MASTER_ADDR, for "
+                        "all ranks, to a name or an address of that host that all hosts can resolve\n", done.stderr), done.stderr
     assert done.returncode == 1
 
 

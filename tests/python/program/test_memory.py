@@ -191,7 +191,7 @@ def test_a_dry_run_does_not_try_what_cannot_fit(folder, tmp_path):
                  "--dev-ratio", 0, "--precision", "fp32", "--batching", "padded", "--max-length", 512, "--batch-size", 100000, "--dry-run")
     (needed,) = re.findall(r"^most at one time +([\d.]+) GB  estimated$", done.stdout, re.M)
     assert float(needed) > 1000, "51 million rows, or this machine might try"
-    assert "no time, since no step was tried: there may be too little memory\n" in done.stdout
+    assert "time: unknown, because no step was tried; there may be too little memory\n" in done.stdout
 
 
 def test_the_peak_of_a_run_is_its_own(data, tmp_path):
@@ -242,7 +242,7 @@ def chosen(stderr):
 def test_auto_takes_as_many_texts_as_have_8192_tokens(data, tmp_path):
     done = mezzo(*flags(data, tmp_path / "out", "--batch-size", "auto", "--max-steps", 3))
     assert chosen(done.stderr) == int(8192 / (sum(data[1]) / len(data[1])))
-    assert "more would be no faster" in done.stderr
+    assert "larger batches are not faster" in done.stderr
     assert records(tmp_path / "out", "step")[0]["samples"] == chosen(done.stderr)
     assert json.loads((tmp_path / "out/run.json").read_text())["settings"]["batch-size"] == str(chosen(done.stderr))
     same = mezzo(*flags(data, tmp_path / "same", "--batch-size", chosen(done.stderr), "--max-steps", 3))

@@ -44,8 +44,7 @@ def test_a_new_head_is_what_training_from_the_encoder_alone_draws(classifier, ot
 def test_without_it_the_trained_labels_stay_and_others_are_refused(classifier, data, other, tmp_path):  # noqa: F811
     done = run(flags_from(classifier, other, tmp_path / "out"))
     assert done.returncode == 1 and not (tmp_path / "out").exists()
-    assert ("unknown label 'outdoors'. The labels are: politics, sport, weather. They are those of the model's trained head; --new-head"
-            " trains one for other labels.") in done.stderr
+    assert ("unknown label 'outdoors'. The labels are: politics, sport, weather. They come from the model's trained head; --new-head trains a head for other labels.") in done.stderr
     trained(flags_from(classifier, data, tmp_path / "same"))
     trained(flags_from(classifier, data, tmp_path / "fresh", "--new-head"))
     assert losses_of(tmp_path / "same")[0][1] < losses_of(tmp_path / "fresh")[0][1], "it knows the texts"

@@ -156,7 +156,7 @@ def test_unicode_text_of_excel(tmp_path):
 def test_a_table_without_a_header(tmp_path):
     path, rows = tmp_path / "reviews.csv", rows_of(ENGLISH)
     path.write_text(table(rows, ",", header=None, end="\n"))
-    _, answers = learns(path, rows, tmp_path, refusal="If this line is a row and no header, name the columns: --columns text,label.",
+    _, answers = learns(path, rows, tmp_path, refusal="If this line is a row and not a header, name the columns: --columns text,label.",
                         model="newcomer/minilm-bert")
     check_texts(answers, rows)
 

@@ -105,7 +105,7 @@ def test_single_texts_and_pairs_do_not_mix(small, rows, tmp_path):
         done = mezzo("train", "--model", small, "--train", train_file, "--dev", dev, "--output", tmp_path / "out", check=False)
         kinds = ("single texts", "pairs") if dev == single else ("pairs of texts", "single texts")
         assert done.returncode == 1 and done.stderr == (
-            f"mezzo train: {dev}: has {kinds[0]}, where the training file, {train_file}, has {kinds[1]}; give both files a "
+            f"mezzo train: {dev}: has {kinds[0]}, but the training file, {train_file}, has {kinds[1]}; give both files a "
             "text_pair, or neither\n")
         assert not (tmp_path / "out").exists()
     done = mezzo("predict", "--model", small, "--text-pair", "b", check=False)

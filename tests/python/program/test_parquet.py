@@ -109,7 +109,7 @@ def test_other_columns_are_handed_on_as_json(tmp_path):
     (dict(text=[b"a", b"\xff"], label=[0, 1]), "a.parquet:2: row 2: column 'text' holds bytes that are not UTF-8."),
     (dict(text=pyarrow.array([], pyarrow.string()), label=pyarrow.array([], pyarrow.int64())), "a.parquet: the file has no rows."),
     (dict(text=[datetime.date(2024, 1, 1)], label=[0]),
-     'a.parquet: column "text" is of type date32[day], which is no text, number or list of them; save it as one.'),
+     'a.parquet: column "text" is of type date32[day], expected texts, numbers or lists of them; save it in such a type.'),
     (dict(text=["a"], label=pyarrow.array([[("k", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.int32()))), 'column "label" is of type map<string'),
     (dict(text=["a"], label=[[True]]), "a.parquet:1: row 1: the label is"),
 ])  # fmt: skip
@@ -171,7 +171,7 @@ def test_what_is_no_parquet_is_told(tmp_path):
     writer = os.open(tmp_path / "fifo.parquet", os.O_RDWR)  # or opening it waits for one
     (tmp_path / "a.parquet.gz").touch()
     for missing, message in ((tmp_path / "b.parquet", "b.parquet: cannot be read: No such file"),
-                             (tmp_path / "fifo.parquet", "fifo.parquet: is no file on a disk"), (tmp_path / "a.parquet.gz", "is compressed within")):
+                             (tmp_path / "fifo.parquet", "fifo.parquet: Parquet can only be read from a file on a disk"), (tmp_path / "a.parquet.gz", "is compressed within")):
         with pytest.raises(ValueError) as raised:
             _mezzo.load_rows(str(missing))
         assert message in str(raised.value)

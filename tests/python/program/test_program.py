@@ -309,7 +309,7 @@ def one_line(done, status):
     (["--schedule", "step"], 2, "mezzo train: --schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),
     (["--loss-scale", "big"], 2, "mezzo train: --loss-scale is 'big', expected dynamic, dynamic:FIRST or a number, from 1e-30 to 1e30"),
     (["--learning-rate", "nan"], 2, "mezzo train: --learning-rate 'nan' is neither 'auto' nor a number from 0 to 1e+30"),
-    (["--nonsense"], 2, "mezzo train: --nonsense is no option; see mezzo train --help"),
+    (["--nonsense"], 2, "mezzo train: --nonsense is not an option; see mezzo train --help"),
     (["--vocab", "v.txt"], 2, "mezzo train: --model-config and --vocab belong together: fresh weights need both"),
     (["--device", "cuda:7"], 1, "this machine has 0 CUDA devices that LibTorch can use; pass --device cpu or auto"),
     (["--device", "tpu"], 2, "mezzo train: --device 'tpu' is not known: cpu, cuda, cuda:N, auto"),
@@ -341,8 +341,8 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
     done = mezzo(*train_flags(small, data, tmp_path / "out", "--dev", odd), check=False)
     assert "odd.jsonl:2" in one_line(done, 1) and "music" in done.stderr
     toml = tmp_path / "run.toml"
-    for text, message in [("quiet = true\nsteps = 4\n", "run.toml:2: 'steps' is no setting of mezzo train."),
-                          ("learnin_rate = 1e-5\n", "run.toml:1: 'learnin_rate' is no setting of mezzo train. Did you mean 'learning-rate'?"),
+    for text, message in [("quiet = true\nsteps = 4\n", "run.toml:2: 'steps' is not a setting of mezzo train."),
+                          ("learnin_rate = 1e-5\n", "run.toml:1: 'learnin_rate' is not a setting of mezzo train. Did you mean 'learning-rate'?"),
                           ("seed = 1\nmax-steps = \"ten\"\n", "run.toml:2: 'max-steps' is 'ten', it must be a whole number"),
                           ("max-steps = 1.5\n", "run.toml:1: 'max-steps' is '1.5', it must be a whole number"),
                           ("learning-rate = \"fast\"\n", "run.toml:1: --learning-rate 'fast' is neither 'auto' nor a number from 0 to 1e+30"),
@@ -411,7 +411,7 @@ def write_rows(path, rows):
 def test_data_that_cannot_be_meant_is_refused(small, data, tmp_path):
     words = make_rows(40, seed=1)
     for name, rows, message in [
-        ("single", [(text, "sport") for text, _ in words], "single.jsonl: all texts have the same label, 'sport'; there must be different ones to learn from"),
+        ("single", [(text, "sport") for text, _ in words], "single.jsonl: all texts have the same label, 'sport'; training needs different labels"),
         ("empty", [(" ", label) for _, label in words], "empty.jsonl: all of its 40 texts are empty, so there is nothing to learn from"),
     ]:
         train = write_rows(tmp_path / f"{name}.jsonl", rows)
@@ -515,7 +515,7 @@ def test_what_is_odd_about_the_data_is_said_at_the_start(run, small, data, tmp_p
     for warning in ["an earlier text with the same label, such as {0}:",
                     "an earlier text with another label, such as {0}:",
                     "1 of 44 texts in {0} is empty, the first at {0}:43",
-                    "1 of 4 labels in {0} differs from another in white space or case alone, such as 'sport ' at {0}:44 from 'sport' at {0}:",
+                    "1 of 4 labels in {0} differs from another only in white space or case, such as 'sport ' at {0}:44 from 'sport' at {0}:",
                     "1 of 2 dev texts also occur in training, such as {1}:2 and {0}:6: dev scores are optimistic",
                     "the test texts are the training file, {0}: test scores are optimistic"]:
         assert re.search("^warning: .*" + re.escape(warning.format(train, dev)), done.stderr, re.M), (warning, done.stderr)
@@ -673,8 +673,8 @@ def test_bytes_that_are_no_utf8_are_counted(run, tmp_path):
 
 
 def test_labels_of_a_model_that_cannot_be_told_apart_are_refused_by_file(run, data, tmp_path):
-    for names, message in [(["a"], "id2label names fewer than two labels, and a classifier tells two apart"),
-                           (["a", "a", "c"], "id2label names two labels 'a'; give each a name of its own")]:
+    for names, message in [(["a"], "id2label has fewer than two labels; a classifier needs two"),
+                           (["a", "a", "c"], "id2label names two labels 'a'; give each a different name")]:
         model = tmp_path / str(len(names))
         shutil.copytree(run[0], model)
         config = json.loads((model / "config.json").read_text())

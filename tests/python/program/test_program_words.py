@@ -33,13 +33,13 @@ TRAIN = "train --model x --train y --output z "
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ("trian", "mezzo: 'trian' is no command. Did you mean 'train'? See mezzo --help"),
-    ("frobnicate --model x", "mezzo: 'frobnicate' is no command; see mezzo --help"),
+    ("trian", "mezzo: 'trian' is not a command. Did you mean 'train'? See mezzo --help"),
+    ("frobnicate --model x", "mezzo: 'frobnicate' is not a command; see mezzo --help"),
     ("", "mezzo: which command? train, tune, compare, launch, predict, eval, serve, export, check-int8, tokenize, doctor, ops, completion, version, help; see mezzo --help"),
-    ("--verbose", "mezzo: --verbose is no option; see mezzo --help"),
-    ("train --learning-rat 3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
-    ("train --learning-rat=3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
-    ("eval --modle x --data y", "mezzo eval: --modle is no option. Did you mean '--model'? See mezzo eval --help"),
+    ("--verbose", "mezzo: --verbose is not an option; see mezzo --help"),
+    ("train --learning-rat 3", "mezzo train: --learning-rat is not an option. Did you mean '--learning-rate'? See mezzo train --help"),
+    ("train --learning-rat=3", "mezzo train: --learning-rat is not an option. Did you mean '--learning-rate'? See mezzo train --help"),
+    ("eval --modle x --data y", "mezzo eval: --modle is not an option. Did you mean '--model'? See mezzo eval --help"),
     ("train x", "mezzo train: 'x' is not expected; see mezzo train --help"),
     ("train --model", "mezzo train: --model needs a value; see mezzo train --help"),
     ("train --quiet=maybe", "mezzo train: --quiet is 'maybe'; pass it alone, or true or false"),
@@ -62,7 +62,7 @@ TRAIN = "train --model x --train y --output z "
     ("predict --model x --text a --max-length 1", "mezzo predict: --max-length is 1, expected at least 2"),
     ("tokenize --model x --max-length 1", "mezzo tokenize: --max-length is 1, expected at least 2, or 0 for no limit"),
     ("ops --policy cdua", "mezzo ops: --policy 'cdua' is neither a preset (cuda, cpu, cuda_2020, norms_stay_low, masks_fp32) nor a file. Did you mean 'cuda'?"),
-    ("launch --nprc 2 -- train", "mezzo launch: --nprc is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
+    ("launch --nprc 2 -- train", "mezzo launch: --nprc is not an option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
     ("launch --nproc 2 -- trian", "mezzo launch: 'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'? "
                                    "See mezzo launch --help"),
 ])

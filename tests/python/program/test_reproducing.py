@@ -51,7 +51,7 @@ def test_by_other_ranks_it_is_the_same_run(data, tmp_path):
 
 def test_flags_win_and_it_says_what_that_makes_of_it(first, tmp_path):
     done = again(first / "run.json", "--output", tmp_path / "again", "--seed", 8)
-    assert f"warning: this is not the run of {first}/run.json again: seed was '7', is now '8'" in done.stderr + done.stdout
+    assert f"warning: this run differs from {first}/run.json: seed was '7', is now '8'" in done.stderr + done.stdout
     assert model_of(tmp_path / "again") != model_of(first)
 
 
@@ -66,7 +66,7 @@ def test_another_machine_is_told(first, tmp_path):
     told = json.loads((first / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(told | dict(environment=told["environment"] | {"LibTorch": "1.0", "threads": "64"})))
     done = again(tmp_path / "run.json", "--output", tmp_path / "again", "--dry-run")
-    assert f"warning: not to the bits of {tmp_path}/run.json: LibTorch was '1.0', is now '" in done.stderr + done.stdout
+    assert f"warning: results may not be bit-identical to {tmp_path}/run.json: LibTorch was '1.0', is now '" in done.stderr + done.stdout
     assert "threads was" not in done.stderr + done.stdout, "which change no numbers"
 
 
@@ -80,13 +80,13 @@ def test_its_own_folder_is_not_replaced(first):
 @pytest.mark.parametrize("text, message", [
     ("", "run.json"),
     ("[]", "run.json"),
-    ("{}", "is no run.json that mezzo train wrote"),
-    ('{"environment": {"mezzo": "1"}}', "is no run.json that mezzo train wrote"),
+    ("{}", "is not a run.json of mezzo train"),
+    ('{"environment": {"mezzo": "1"}}', "is not a run.json of mezzo train"),
     ('{"environment": {"mezzo": "1"}, "settings": {"train": [1]}}', "run.json: 'train' must be a string, a number, true, false, or an array of strings"),
     ('{"environment": {"mezzo": "1"}, "settings": {"seed": null}}', "run.json: 'seed' must be a string, a number, true, false, or an array of strings"),
     ('{"environment": {"mezzo": "1"}, "settings": {"seed": ["1", "2"]}}', "run.json: 'seed' must be a string or a number"),
-    ('{"environment": {"mezzo": "1"}, "settings": {"sead": 1}}', "run.json: 'sead' is no setting of mezzo train. Did you mean 'seed'?"),
-    ('{"environment": {"mezzo": "1"}, "settings": {"sead": "1"}}', "run.json: 'sead' is no setting of mezzo train. Did you mean 'seed'?"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"sead": 1}}', "run.json: 'sead' is not a setting of mezzo train. Did you mean 'seed'?"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"sead": "1"}}', "run.json: 'sead' is not a setting of mezzo train. Did you mean 'seed'?"),
     ('{"environment": {"mezzo": "1"}, "settings": {"seed": "-1"}}', "run.json: 'seed' is '-1', it must be"),
     ('{"environment": {"mezzo": "1"}, "settings": {"calibrate": "yes"}}', "run.json: 'calibrate' must be true or false"),
     ('{"environment": {"mezzo": "1"}, "settings": {"train": []}}', "run.json: 'train' is an empty array"),
@@ -113,7 +113,7 @@ def test_a_json_file_of_something_else(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     done = again(tmp_path / "adapter_config.json", "--output", tmp_path / "out")
     assert done.returncode == 2 and done.stderr == (
-        f"mezzo train: {tmp_path}/adapter_config.json: is no run.json that mezzo train wrote; name the run.json of a run, or a TOML file of settings\n")
+        f"mezzo train: {tmp_path}/adapter_config.json: is not a run.json of mezzo train; name the run.json of a run, or a TOML file of settings\n")
 
 
 def test_one_that_is_not_there(tmp_path):

@@ -81,8 +81,8 @@ def test_a_checkpoint_that_the_disk_does_not_give_is_not_passed_over(data, pause
     checkpoint = paused / "checkpoints/step-3"
     arguments = flags(data, paused, "--resume", "auto")
     message = refused(arguments, paused, **unreadable(f"{checkpoint}/{name}"))
-    refusal = f"mezzo train: {checkpoint}/{name}: cannot be read: Input/output error; it may be whole, so nothing was changed"
-    assert message == refusal + f"; to go on from an earlier checkpoint, move {checkpoint} away"
+    refusal = f"mezzo train: {checkpoint}/{name}: cannot be read: Input/output error; it may be intact, so nothing was changed"
+    assert message == refusal + f"; to resume from an earlier checkpoint, move {checkpoint} away"
     shutil.copytree(checkpoint, checkpoint.parent / "step-4")
     message = refused(arguments, paused, **unreadable(f"{checkpoint}/{name}"))
     assert message.startswith(refusal) and f"; newer than it: {checkpoint.parent}/step-4: is named for step 4" in message
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(version, data, pause
     manifest = paused / "checkpoints/step-3/manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 6', f'"format": {version}'))
     message = refused(flags(data, paused, "--resume", "auto"), paused)
-    assert f"step-3/manifest.json: is of format {version}, this mezzo reads format 6; go on with the version that wrote it; it may be whole" in message
+    assert f"step-3/manifest.json: is of format {version}, this mezzo reads format 6; resume with the version that wrote it; it may be whole" in message
 
 
 def test_a_pretrained_folder_is_never_written_to(data, tmp_path):
@@ -131,7 +131,7 @@ def test_a_pretrained_folder_is_never_written_to(data, tmp_path):
     _, other = random_bert(tmp_path / "other", seed=1, **sizes)
     for more in [], ["--overwrite"], ["--resume", "auto"]:
         message = refused([*base, "--output", other, *more], other)
-        assert "and no run.json that says that a run of mezzo wrote it; pass another folder" in message
+        assert "but no run.json of a run of mezzo; pass another folder" in message
 
 
 def test_a_file_that_the_run_reads_is_never_written_to(data, tmp_path):
@@ -194,7 +194,7 @@ def change_state(checkpoint, change):
     ("step", -1, 'state.json: "step" is -1, not a count from 0'),
     ("step", 2**64 - 1, 'state.json: "step" is 18446744073709551615, not a count from 0'),
     ("step", 4.5, 'state.json: "step" is 4.5, not a count from 0'),
-    ("step", 10**6, "step-4: is named for step 4 and holds step 1000000; give it back its name"),
+    ("step", 10**6, "step-4: is named for step 4 and holds step 1000000; rename it"),
     ("steps_taken", 5, 'state.json: "steps_taken" is 5, not a count from 0 to 4'),
     ("last_eval_step", 5, 'state.json: "last_eval_step" is 5, not a count from 0 to 4'),
     ("samples", -5, 'state.json: "samples" is -5, not a count from 0'),
@@ -315,7 +315,7 @@ def test_fewer_steps_or_less_patience_end_a_run_well(data, tmp_path):
         trained(flags(data, out, "--resume", "auto", *more))
         assert f"already finished after {of}: " in trained(flags(data, out, "--resume", "auto", "--max-steps", 2)).stderr
     said = refused(flags(data, tmp_path / "paused", "--resume", "auto", "--max-steps", 2), tmp_path / "paused")
-    assert "the checkpoint to resume from is of step 3, the run has 2; go on from another" in said
+    assert "the checkpoint to resume from is of step 3, the run has 2; resume from another" in said
 
 
 @pytest.mark.parametrize("more, difference", [
@@ -364,7 +364,7 @@ def test_a_paused_run_may_be_paused_there_again(data, tmp_path):
 
 def test_a_finished_run_is_undone_only_when_asked(data, finished, whole):
     message = refused(flags(data, finished, "--resume", finished / "checkpoints/step-4"), finished)
-    assert "holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend it, --overwrite to go back to step" in message
+    assert "holds the finished run of this checkpoint already. Pass more --epochs or --max-steps to extend it, --overwrite to go back to step" in message
     done = trained(flags(data, finished, "--resume", finished / "checkpoints/step-4", "--overwrite"))
     assert "resumed after step 4" in done.stderr and model_of(finished) == model_of(whole)
 
@@ -452,7 +452,7 @@ def test_one_rank_warns_of_a_damaged_checkpoint(data, cut):
 def test_a_run_whose_records_are_gone_says_so(data, cut):
     (cut / "metrics.jsonl").unlink()
     done = trained(flags(data, cut, "--resume", "auto"))
-    assert f"warning: {cut}/metrics.jsonl is gone: curves and report begin after step 4" in done.stderr
+    assert f"warning: {cut}/metrics.jsonl is missing: curves and report begin after step 4" in done.stderr
     assert [step for step, _ in tiny_runs.losses_of(cut)] == [5, 6]
 
 
@@ -478,7 +478,7 @@ def test_a_run_goes_on_in_another_folder_with_its_best_model(data, whole, cut, t
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     shutil.copy(whole / "model.safetensors", foreign)
-    assert "holds model.safetensors, and no run.json that says" in refused(flags(data, foreign, *resume), foreign)
+    assert "holds model.safetensors, but no run.json of a run" in refused(flags(data, foreign, *resume), foreign)
     trained(flags(data, tmp_path / "other", "--seed", 5))
     for more in [], ["--overwrite"]:
         said = refused(flags(data, tmp_path / "other", *resume, *more), tmp_path / "other")
@@ -497,7 +497,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_anew_only_as_itself(
     assert "holds a run already" in refused(flags(data, output), output)
     done = trained(flags(data, output, "--resume", "auto"))
     kept = output / "before-restart-1"
-    assert re.search(f"^no checkpoint in .*, starting anew; what was there is kept in {kept}$", done.stderr, re.M)
+    assert re.search(f"^no checkpoint in .*, starting anew; the earlier files are kept in {kept}$", done.stderr, re.M)
     assert model_of(output) == model_of(whole)
     assert model_of(kept) == model and losses_of(kept) == losses
 
@@ -603,7 +603,7 @@ def test_a_best_model_without_a_copy_ends_the_run_but_not_its_weights(data, tmp_
     more = ["--save-every", 0]
     process, stderr = run_and_damage(flags(data, output, *more), output, 2 * step - 2, lambda: damage(output / "model.safetensors"), tmp_path)
     assert process.returncode == 1, stderr
-    assert re.search(r"[^.]\. It held the best weights, of which no checkpoint has a copy", stderr.splitlines()[-1]), stderr
+    assert re.search(r"[^.]\. It held the best weights, and no checkpoint has a copy of them", stderr.splitlines()[-1]), stderr
     assert [path.name for path in (output / "checkpoints").iterdir()] == [f"step-{step}"]
     if (output / "model.safetensors").is_dir():
         (output / "model.safetensors").rmdir()
@@ -631,7 +631,7 @@ def test_metrics_that_somebody_moves_end_the_run_but_lose_no_step(data, whole, t
     more = ["--save-every", 0]
     process, stderr = run_and_damage(flags(data, output, *more), output, record, move, tmp_path)
     assert process.returncode == 1
-    assert re.search(r"metrics.jsonl: was removed, moved or replaced .*; where checkpoints are left", stderr.splitlines()[-1]), stderr
+    assert re.search(r"metrics.jsonl: was removed, moved or replaced .*; if it has checkpoints", stderr.splitlines()[-1]), stderr
     assert "resumed after step " in trained(flags(data, output, *more, "--resume", "auto")).stderr
     assert model_of(output) == model_of(whole)
 
@@ -671,7 +671,7 @@ def test_a_run_that_has_gone_on_elsewhere_is_not_taken_back_unasked(data, whole,
     again = flags(data, new, "--resume", old / "checkpoints/step-4", "--save-every", 1)
     shutil.copytree(old, new)
     (new / "run.json").write_text(json.dumps({**json.loads((new / "run.json").read_text()), "finished": False}))
-    assert f"--resume: {new} has gone on from this checkpoint to step 6; pass --resume auto" in refused(again, new)
+    assert f"--resume: {new} continued from this checkpoint to step 6; pass --resume auto" in refused(again, new)
     done = trained([*again, "--overwrite"])
     assert "checkpoints of later steps were removed: 6\n" in done.stderr
     assert model_of(new) == model_of(whole)
@@ -724,10 +724,10 @@ def test_a_finished_run_is_extended_as_if_it_had_been_planned_so(schedule, eval_
 def test_a_run_is_extended_only_where_its_schedule_does_not_know_its_end(data, tmp_path):
     more = ["--save-every", 4, "--schedule", "linear"]
     trained(flags(data, tmp_path / "out", "--max-steps", 8, *more))
-    assert "max-steps was '8', is now '12', and the schedule's learning rates go by it" in refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
+    assert "max-steps was '8', is now '12', which changes the schedule's learning rates" in refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
     more = ["--save-every", 4, "--schedule", "constant", "--warmup-ratio", 0.5]
     trained(flags(data, tmp_path / "warm", "--max-steps", 8, *more))
-    assert "max-steps was '8', is now '12', and the schedule's learning rates go by it" in refused(flags(data, tmp_path / "warm", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "warm")
+    assert "max-steps was '8', is now '12', which changes the schedule's learning rates" in refused(flags(data, tmp_path / "warm", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "warm")
 
 
 def test_a_finished_run_without_more_steps_or_checkpoints_says_so(data, tmp_path):

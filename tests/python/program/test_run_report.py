@@ -121,7 +121,7 @@ def test_a_skipped_step_has_its_cause(data, tmp_path):
     skipped = [record["step"] for record in records(tmp_path / "run", "step") if record["skipped"]]
     shown = table(page, "Skipped steps")[1:]
     assert skipped and [int(row[0]) for row in shown] == skipped
-    assert all("the scale that the run begins with was too high" in row[-1] for row in shown)
+    assert all("the initial scale was too high" in row[-1] for row in shown)
     assert table(report_of(data, tmp_path / "other"), "Skipped steps") == []
 
 

@@ -279,10 +279,10 @@ def test_statuses_say_whose_fault_it_is(server):
     assert error_of(server.ask("GET", "/predict"))[0] == 405
     assert error_of(server.ask("POST", "/reload%00x"))[0] == 404 and error_of(server.ask("GET", "/models%00"))[0] == 404
     assert server.ask("GET", "/predict")[2]["Allow"] == "POST" and server.ask("DELETE", "/models")[2]["Allow"] == "GET, HEAD"
-    assert error_of(server.ask("GET", "/../../etc/passwd")) == (404, "there is nothing here; POST texts to /predict")
+    assert error_of(server.ask("GET", "/../../etc/passwd")) == (404, "unknown path; POST texts to /predict")
     assert error_of(server.ask("POST", "/predict/", "{}"))[0] == 404
     for path in ("/predict", "/reload"):
-        assert error_of(server.ask("POST", path, '{"text": "a"}', **{"Sec-Fetch-Site": "cross-site"})) == (403, "pages of other sites may not ask this server")
+        assert error_of(server.ask("POST", path, '{"text": "a"}', **{"Sec-Fetch-Site": "cross-site"})) == (403, "requests from pages of other sites are refused")
     counts = server.metrics()
     assert counts['mezzo_requests_total{path="other",code="404"}'] >= 2
     assert not any("passwd" in name for name in counts), "a client must not make it remember paths"
@@ -306,7 +306,7 @@ def test_names_of_other_hosts_are_refused(host, server):
         body = {"text": "goal", "model": "topics"} if path in ("/predict", "/reload") else None
         status, message = error_of(server.ask("POST" if body else "GET", path, body, Host=host))
         assert status == 403 and message == (
-            f"the Host header is '{host}', which is no name of this server; if it should be, start mezzo serve with --allowed-host NAME")
+            f"the Host header is '{host}', which is not a name of this server; to allow it, start mezzo serve with --allowed-host NAME")
 
 
 def test_addresses_and_names_of_this_machine_are_answered(server):
@@ -328,7 +328,7 @@ def test_further_names_are_allowed_by_a_flag(folders):
     for bad in ("https://mezzo.example.org", "*.example.org", "a b", ".example.org", "ex.org:80", "name:http", "a..b", "[::1]:80", "-a", "."):
         done = subprocess.run([PROGRAM, "serve", *map(str, topics), "--allowed-host", bad], capture_output=True, text=True, timeout=120)
         assert done.returncode == 2 and done.stderr == (
-            f"mezzo serve: --allowed-host '{bad}' is no host name; pass a whole name without a port, such as mezzo.example.org, or '*' for any\n")
+            f"mezzo serve: --allowed-host '{bad}' is not a host name; pass a whole name without a port, such as mezzo.example.org, or '*' for any\n")
 
 
 @pytest.mark.parametrize("path", ["/predict", "/reload"])
@@ -340,7 +340,7 @@ def test_pages_of_other_sites_are_refused(path, server):
     for headers in refused:
         for kind in ("application/json", "text/plain"):
             found = server.ask("POST", path, body, **headers, **{"Content-Type": kind})
-            assert error_of(found) == (403, "pages of other sites may not ask this server"), headers
+            assert error_of(found) == (403, "requests from pages of other sites are refused"), headers
     # What browsers send for a page of the server, also of one behind a proxy that keeps the Host to itself; and what other programs send.
     for headers in ({"Origin": f"http://{here}", "Sec-Fetch-Site": "same-origin"}, {"Origin": f"http://{here}"}, {"Sec-Fetch-Site": "none"}, {},
                     {"Origin": "https://mezzo.example.org", "Sec-Fetch-Site": "same-origin"}, {"Origin": "http://LOCALHOST:80", "Host": "localhost:80"}):
@@ -635,7 +635,7 @@ def test_int8_without_a_check_is_warned_of(folders):
 def test_an_open_address_without_a_token_is_warned_of(folders):
     with serving("--model", folders["topics"], "--host", "0.0.0.0") as server:
         assert server.predict({"text": "goal"})["label"]
-        server.await_line("--token-file asks for a token")
+        server.await_line("--token-file requires a token")
         assert server.stop() == 0
 
 

@@ -130,7 +130,7 @@ def test_few_files_mean_few_connections_and_it_says_so(folders):  # noqa: F811
     try:
         with serving("--model", folders["topics"]) as server:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            server.await_line("warning: 12 connections at most at a time, as few files may be open")
+            server.await_line("warning: 12 connections at most at a time, because of the limit of open files")
             silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(40)]
             server.await_line("all 12 connections are taken")
             begin = time.monotonic()

@@ -324,10 +324,10 @@ def test_labels_that_tell_no_entities_have_a_report_of_words(folder, tmp_path):
     ("a.jsonl", '{"text": ["a"], "text_pair": "b", "label": ["O"]}\n', "the row is a pair of texts"),
     ("a.jsonl", '{"text": ["a", "b"], "label": ["O", "O"]}\n', "all words have the same label, 'O'"),
     ("a.jsonl", '{"tokens": ["a"], "ner_tags": ["O"]}\n', "Pass --text-column 'tokens'"),
-    ("a.conll", "a O\nb\n", "a.conll:2: row 1: the line has a word alone. Put its label into the last column."),
+    ("a.conll", "a O\nb\n", "a.conll:2: row 1: the line has only a word. Put its label into the last column."),
     ("a.conll", "\n\n", "a.conll: the file has no rows"),
-    ("a.csv", "text,label\na b,O O\n", "a cell holds no labels of words. Use .conll, .json or .jsonl."),
-    ("a.txt", "a b\n", "a .txt file has no labels"),
+    ("a.csv", "text,label\na b,O O\n", "a cell cannot hold labels of words. Use .conll, .json or .jsonl."),
+    ("a.txt", "a b\n", "a .txt file can only have fastText's labels"),
 ])
 def test_what_is_no_labelled_text(name, text, message, folder, tmp_path):
     (tmp_path / name).write_text(text)
@@ -353,10 +353,10 @@ def test_words_that_nobody_reads(trained, unread, tmp_path):
     data = ["--max-length", LENGTH, "--max-steps", 1, "--output", tmp_path / "out", "--model", path / "out"]
     for flags in (["--train", unread / "none.jsonl", "--dev-ratio", 0], ["--train", unread / "ok.conll", "--dev", unread / "none.jsonl"]):
         done = run(["train", *data, *flags])
-        assert done.returncode == 1 and f"none.jsonl: of no word a token is read with --max-length {LENGTH}; pass a longer one" in done.stderr
+        assert done.returncode == 1 and f"none.jsonl: no token of any word is read with --max-length {LENGTH}; pass a larger number" in done.stderr
         assert not (tmp_path / "out").exists()
     done = run(["eval", "--model", path / "out", "--data", unread / "ok.conll", "--max-length", 2])
-    assert done.returncode == 1 and "ok.conll: of no word a token is read with --max-length 2" in done.stderr and done.stdout == ""
+    assert done.returncode == 1 and "ok.conll: no token of any word is read with --max-length 2" in done.stderr and done.stdout == ""
     row = json.loads(mezzo("predict", "--model", path / "out", "--data", unread / "none.jsonl").stdout.splitlines()[0])
     assert row["labels"] == [None, None] and row["entities"] == []
 
@@ -389,7 +389,7 @@ def test_a_label_that_ends_the_scoring_of_entities_is_named(folder, tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", [(["Anna", "goes"], ["B-PER", "O"]), (["Bert", "x"], ["B-PER", "U-LOC"])] * 4)
     done = mezzo("train", "--task", "token_classification", "--new-head", "--model", folder, "--train", tmp_path / "rows.jsonl", "--dev-ratio", 0, "--max-steps", 1,
                  "--max-length", LENGTH, "--output", tmp_path / "out")
-    assert "warning: entities are not scored, as label 'U-LOC' is neither O nor B-, I-, E- or S- with a type: words are" in done.stderr + done.stdout
+    assert "warning: words are scored instead of entities: label 'U-LOC' is neither O nor B-, I-, E- or S- with a type" in done.stderr + done.stdout
 
 
 def test_a_conll_file_is_for_words_alone(tmp_path, folder):

@@ -10,7 +10,7 @@ import pytest
 from support import PROGRAM, records
 from tiny_runs import flags, model_of, run, sha, snapshot, trained, write_data
 
-# Evaluated after each step: a pause is no evaluation that the run would not have had.
+# Evaluated after each step: a pause is not an evaluation that the run would not have had.
 TRAIN = {"recipe": "reference", "max-length": 16, "batch-size": 4, "max-steps": 8, "eval-every": 1, "precision": "fp32", "threads": 1}
 SEARCH = ("learning-rate = {min = 1e-3, max = 0.3, log = true}", "weight-decay = [0.0, 0.5]", "seed = {min = 1, max = 100}")
 FLAGS = ["--trials", 4, "--halving", 2, "--least-share", 0.25]
@@ -89,11 +89,11 @@ def test_models_of_others_are_removed_and_their_records_stay(found):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda results: results.pop("metric"), "is no record of a search: "),
+    (lambda results: results.pop("metric"), "is not a record of a search: "),
     (lambda results: results["trials"].pop(), "has other settings than this search draws"),
     (lambda results: results["trials"][0].update(state="done"), "has an unknown state"),
-    (lambda results: results["trials"][0]["scores"][0].pop("step"), "is no record of a search: "),
-    (lambda results: results["trials"][0]["scores"][0].update(accuracy="high"), "is no record of a search: "),
+    (lambda results: results["trials"][0]["scores"][0].pop("step"), "is not a record of a search: "),
+    (lambda results: results["trials"][0]["scores"][0].update(accuracy="high"), "is not a record of a search: "),
     (lambda results: results["recipe"].update(seed="1"), "is a search with seed '1', which is '0' now"),
 ])
 def test_results_that_lack_a_part_are_refused(found, tmp_path, change, message):
@@ -122,7 +122,7 @@ def test_a_finished_search_whose_best_trial_is_gone_says_so(found, tmp_path):
     best = tmp_path / "out" / "trials" / str(results["trials"][0]["trial"])
     shutil.rmtree(best)
     done = tune(folder / "search.toml", tmp_path / "out")
-    said = "the best trial's file is not there any more. Restore it, or pass another --output to search again"
+    said = "the best trial's file is missing. Restore it, or pass another --output to search again"
     assert (done.returncode, done.stdout) == (1, "") and done.stderr == f"mezzo tune: {best}/run.json: {said}\n"
     shutil.copytree(folder / "out" / "trials" / best.name, best)
     (best / "model.safetensors").unlink()
@@ -192,7 +192,7 @@ def test_a_search_that_was_broken_off_ends_as_one_that_was_not(found, data, tmp_
     process.send_signal(number)
     rest = process.communicate(timeout=120)[0]
     assert first.startswith("trial ") and process.returncode == (143 if number == signal.SIGTERM else -number)
-    assert number == signal.SIGKILL or "the same command goes on with it" in rest
+    assert number == signal.SIGKILL or "the same command resumes it" in rest
     deadline = time.monotonic() + 60
     while True:  # the trials of one that was killed end with it
         done = tune(config, tmp_path / "out", "--parallel", parallel)
@@ -219,28 +219,28 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(data, tmp_path, found):
 
 
 @pytest.mark.parametrize("change, message", [
-    (dict(search=["learning-rat = [1e-3]"]), "search.toml:14: 'learning-rat' is no setting of mezzo train. Did you mean 'learning-rate'?"),
+    (dict(search=["learning-rat = [1e-3]"]), "search.toml:14: 'learning-rat' is not a setting of mezzo train. Did you mean 'learning-rate'?"),
     (dict(search=["epochs = {min = 4, max = 2}"]), "search.toml:14: 'epochs' needs a min below its max"),
     (dict(search=["learning-rate = {min = 0.0, max = 2, log = true}"]), "search.toml:14: 'learning-rate' needs a min below its max, both above 0"),
-    (dict(search=["learning-rate = {min = 0.1, max = 2, step = 1}"]), "search.toml:14: 'step' of 'learning-rate' is nothing that a range has"),
-    (dict(search=["epochs = 3"]), "search.toml:14: 'epochs' must be an array of what to try, or a range"),
-    (dict(search=["epochs = []"]), "search.toml:14: 'epochs' must be an array of what to try, or a range"),
+    (dict(search=["learning-rate = {min = 0.1, max = 2, step = 1}"]), "search.toml:14: 'step' of 'learning-rate' is not a key of a range"),
+    (dict(search=["epochs = 3"]), "search.toml:14: 'epochs' must be an array of values, or a range"),
+    (dict(search=["epochs = []"]), "search.toml:14: 'epochs' must be an array of values, or a range"),
     (dict(search=["epochs = ['many']"]), "search.toml:14: --epochs 'many' is neither 'auto' nor a number"),
     (dict(search=["eager = [true, false]"]), "search.toml:14: 'eager' cannot be searched"),
-    (dict(search=["batch-size = [4, 8]"]), "search.toml:14: 'batch-size' is there twice; leave it out of one place"),
-    (dict(search=["batch_size = [4, 8]"]), "search.toml:14: 'batch_size' is there twice; leave it out of one place"),
+    (dict(search=["batch-size = [4, 8]"]), "search.toml:14: 'batch-size' occurs twice; remove one"),
+    (dict(search=["batch_size = [4, 8]"]), "search.toml:14: 'batch_size' occurs twice; remove one"),
     (dict(search=["metric = ['accuracy', 'macro_f1']"]), "search.toml:14: 'metric' must be the same for all trials; put it into [train]"),
     (dict(search=["output = ['a']"]), "search.toml:14: 'output' cannot be set for a search"),
     (dict(search=["weight-decay = [-1.0, 0.1]"]), "--weight-decay"),
     (dict(search=[]), "search.toml: has no table [search], which holds the settings to try"),
     (dict(folds=3), "'folds' cannot be set for a search"),
     (dict(dev=None, dev_ratio=0), "a search compares trials on dev"),
-    (dict(more=["trails = 3"]), "search.toml:1: 'trails' is no setting of mezzo tune. Did you mean 'trials'?"),
-    (dict(more=["epochs = 3"]), "search.toml:1: 'epochs' is no setting of mezzo tune; put it into [train]"),
+    (dict(more=["trails = 3"]), "search.toml:1: 'trails' is not a setting of mezzo tune. Did you mean 'trials'?"),
+    (dict(more=["epochs = 3"]), "search.toml:1: 'epochs' is not a setting of mezzo tune; put it into [train]"),
     (dict(more=["keep = 0"]), "search.toml:1: --keep is 0, expected 1 to 10000"),
     (dict(more=["parallel = 1001"]), "search.toml:1: --parallel is 1001, expected 0 to 1000"),
     (dict(precision=None, search=["bf16 = [true, false]"]), "search.toml:13: 'bf16' cannot be searched"),
-    (dict(more=["[serch]"]), "[serch] is no table of a search; there are [train] and [search]"),
+    (dict(more=["[serch]"]), "[serch] is not a table of a search, which has [train] and [search]"),
 ])
 def test_wrong_searches_are_refused_before_anything_is_made(data, tmp_path, change, message):
     done = tune(write_search(data, tmp_path / "search.toml", **change), tmp_path / "out")

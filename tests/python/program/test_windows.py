@@ -113,7 +113,7 @@ def test_predictions_are_those_of_pooled_windows(how, files, rows, tmp_path):
     mezzo(*flags(files, tmp_path / "resumed", how, "--max-steps", 12, "--dev", tmp_path / "some.json", "--resume", tmp_path / "out/checkpoints/step-6"))
     assert (tmp_path / "resumed/model.safetensors").read_bytes() == (tmp_path / "out/model.safetensors").read_bytes()
     done = mezzo("train", "--model", tmp_path / "out", "--train", tmp_path / "some.json", "--dev-ratio", 0, "--max-steps", 1, "--output", tmp_path / "cut")
-    assert f"the model has read long texts in windows, which are cut now; --window {how} reads them so again" in done.stderr + done.stdout
+    assert f"the model was trained to read long texts in windows; now long texts are truncated. --window {how} reads them in windows" in done.stderr + done.stdout
     assert "window_pooling" not in json.loads((tmp_path / "cut/config.json").read_text())
 
 
@@ -141,7 +141,7 @@ def test_wrong_settings(more, message, files, tmp_path):
 def test_pairs_are_not_read_in_windows(files, tmp_path):
     (tmp_path / "pairs.json").write_text(json.dumps([dict(text="a", text_pair="b", label=i % 3) for i in range(9)]))
     done = run(["train", "--model", files / "model", "--train", tmp_path / "pairs.json", "--output", tmp_path / "out", "--window", "mean", "--dev-ratio", 0])
-    assert done.returncode == 1 and "--window mean is for single texts with labels of their own; leave it out for pairs" in done.stderr
+    assert done.returncode == 1 and "--window mean is for single texts with one label or several each; leave it out for pairs" in done.stderr
     mezzo(*flags(files, tmp_path / "out", "mean", "--max-steps", 1))
     done = run(["predict", "--model", tmp_path / "out", "--text", "a", "--text-pair", "b"])
     assert done.returncode == 1 and "the model reads single texts in windows, and these are pairs" in done.stderr

@@ -50,8 +50,7 @@ def answerer(data, tmp_path_factory):
 def test_a_model_for_answers_is_no_classifier(answerer):
     done = run(["predict", "--model", answerer, "--text", "goal"])
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr == (f"mezzo predict: {answerer}/config.json: it is a ModernBertForQuestionAnswering, so no trained "
-                           "classifier of texts or words; mezzo train makes one of it\n")
+    assert done.stderr == (f"mezzo predict: {answerer}/config.json: it is a ModernBertForQuestionAnswering, not a trained classifier of texts or words; train one from it with mezzo train\n")
 
 
 def test_training_gives_such_a_model_a_head_of_its_own(answerer, data, tmp_path):
@@ -148,7 +147,7 @@ def test_an_unknown_word_before_all_names_is_told(classifier, tmp_path):
         folder = renamed(classifier, tmp_path / prefix, lambda key: prefix + key)  # noqa: B023
         done = run(["predict", "--model", folder, "--text", "goal"])
         assert done.returncode == 1 and done.stderr == (
-            f"mezzo predict: {folder}/model.safetensors: has no tensor {name}, which config.json calls for; it has {prefix}{name}, with \"{prefix}\" "
+            f"mezzo predict: {folder}/model.safetensors: has no tensor {name}, which config.json requires; it has {prefix}{name}, with \"{prefix}\" "
             f"before the name. Save the inner model, or {rest}")
     folder = renamed(classifier, tmp_path / "other", lambda key: key.replace("bert.", "roberta."))
     done = run(["predict", "--model", folder, "--text", "goal"])
@@ -273,7 +272,7 @@ def test_stars_for_a_trained_head_of_other_labels_advise_a_new_one(classifier, t
     rows.write_text("text,label\ngoal,5\nteam,1\n")
     done = run(["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1, "--max-length", 16])
     assert done.returncode == 1 and "row 1: unknown label '5'. The labels, numbered from 0, are: " in done.stderr
-    assert done.stderr.endswith("They are those of the model's trained head; --new-head trains one for other labels.\n"), done.stderr
+    assert done.stderr.endswith("They come from the model's trained head; --new-head trains a head for other labels.\n"), done.stderr
 
 
 def test_an_op_policy_without_ops_is_refused(tmp_path):

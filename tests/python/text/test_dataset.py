@@ -317,7 +317,7 @@ def test_says_what_cannot_be_decompressed(tmp_path):
         load(tmp_path / "a.jsonl.zst", LONG_WINDOW)
     rows = [("a", "1")]
     assert load(tmp_path / "a.jsonl.gz", gzip.compress(b'["a", 1]\n') + b"\0" * 70000)[0] == rows
-    with pytest.raises(ValueError, match="is no gzip data, or damaged"):
+    with pytest.raises(ValueError, match="is not gzip data, or is damaged"):
         load(tmp_path / "a.jsonl.gz", gzip.compress(b'["a", 1]\n') + b"\0" * 10 + b"junk that is no gzip")
 
 

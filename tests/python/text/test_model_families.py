@@ -249,7 +249,7 @@ def test_what_mezzo_writes_is_loaded_by_transformers_and_says_the_same(name, mod
         expected = model(**inputs_of(name, model, ids)).logits
         assert torch.equal(theirs(**inputs_of(name, model, ids)).logits, expected)
     torch.testing.assert_close(_mezzo.Model(str(tmp_path)).predict(ids), expected, rtol=0, atol=1e-5)
-    # Its config says all that the original's says, but for what has no part in this model.
+    # Its config says all that the original's says, except what has no part in this model.
     said, given = AutoConfig.from_pretrained(tmp_path).to_dict(), model.config.to_dict()
     apart = {key for key in given if said.get(key) != given[key]}
     assert apart <= {"dtype", "problem_type", "_name_or_path"}, apart
@@ -285,7 +285,7 @@ def test_a_parameter_of_the_encoder_may_not_be_missing(name, models, tmp_path):
         if part[0] in ("classifier", "pre_classifier", "pooler", "head") or part[1] == "pooler":
             continue
         save_file({other: tensor for other, tensor in tensors.items() if other != key}, tmp_path / "model.safetensors")
-        with pytest.raises(ValueError, match=f"has no tensor {key}, which config.json calls for$"):
+        with pytest.raises(ValueError, match=f"has no tensor {key}, which config.json requires$"):
             _mezzo.Model(str(tmp_path))
 
 
@@ -357,7 +357,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
                     _, foreign = models(others[0])
                     target = with_config(foreign, tmp_path / f"{name}-{other}")
                     (target / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-                    with pytest.raises(ValueError, match="has no tensor .*, which config.json calls for") as error:
+                    with pytest.raises(ValueError, match="has no tensor .*, which config.json requires") as error:
                         _mezzo.Model(str(target))
                     assert "model_type" in str(error.value)
 
@@ -377,12 +377,12 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("electra", dict(hidden_act="gelu_fast"), 'hidden_act is "gelu_fast"'),
     ("electra", dict(classifier_dropout=1.5), "classifier_dropout is 1.5, expected a number from 0 to below 1"),
     ("distilbert", dict(activation="silu"), 'activation is "silu", mezzo supports: gelu'),
-    ("distilbert", dict(dim=30), "dim is 30, which 4 attention heads do not divide"),
+    ("distilbert", dict(dim=30), "dim is 30, which 4 attention heads cannot divide"),
     ("distilbert", dict(n_layers="six"), 'n_layers is "six", expected an integer from 1'),
     ("distilbert", dict(sinusoidal_pos_embds=1), "sinusoidal_pos_embds is 1, expected true or false"),
     ("distilbert", dict(seq_classif_dropout=1), "seq_classif_dropout is 1, expected a number from 0 to below 1"),
     ("distilbert", dict(pruned_heads={"0": [1]}), "pruned_heads is"),
-    ("distilbert", dict(hidden_size=30), "hidden_size is 30, which 4 attention heads do not divide"),
+    ("distilbert", dict(hidden_size=30), "hidden_size is 30, which 4 attention heads cannot divide"),
     ("bert", dict(num_labels=4), "num_labels is 4, but id2label has 3"),
     ("bert", dict(num_labels=65_537, id2label=None, label2id=None), "num_labels is 65537, expected an integer from 1 to 65536"),
     ("modernbert", dict(sliding_window=-1), "sliding_window is -1, expected an integer from 0"),
@@ -502,7 +502,7 @@ def test_other_names_of_fields_are_understood_as_by_transformers(models, tmp_pat
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "electra"])
 def test_a_head_of_other_labels_is_told_by_its_rows(models, tmp_path, name):
     target = with_config(models(name)[1], tmp_path / "m", id2label={str(i): f"LABEL_{i}" for i in range(5)})
-    with pytest.raises(ValueError, match=r"the model needs Float\[5, 32\] \(one row a label of the data\)"):
+    with pytest.raises(ValueError, match=r"the model needs Float\[5, 32\] \(one row per label of the data\)"):
         _mezzo.Model(str(target))
 
 

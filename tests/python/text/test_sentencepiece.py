@@ -125,7 +125,7 @@ def changed(model, change):
     (lambda m: setattr(m.trainer_spec, "unk_id", 7), "the unknown piece has the id 0, trainer_spec.unk_id says 7"),
     (lambda m: setattr(m.normalizer_spec, "escape_whitespaces", False), "escape_whitespaces must be true, got false"),
     (lambda m: m.normalizer_spec.ClearField("precompiled_charsmap"), 'must hold the rules of "nmt_nfkc", but it is empty'),
-    (lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"abcdefgh"), "are no charsmap of sentencepiece"),
+    (lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"abcdefgh"), "are not a charsmap of sentencepiece"),
     (lambda m: setattr(m.pieces[9], "score", float("nan")), "pieces: the score of .* is no number"),
     (lambda m: setattr(m.pieces[9], "piece", ""), "pieces: a piece is empty"),
     (lambda m: setattr(m.pieces[9], "piece", "a" * 2000), "a token of 2000 bytes"),
@@ -155,7 +155,7 @@ def test_pieces_made_to_have_too_many_merges_are_refused(trained, tmp_path):
         for length in range(1, 300):
             message.pieces.add(piece="ꙮ" * length, score=-float(length), type=1)
 
-    with pytest.raises(ValueError, match="tokenizer.model: its pieces can be put together in so many ways"):
+    with pytest.raises(ValueError, match="tokenizer.model: its pieces have too many combinations"):
         write_folder(tmp_path, "x", "PreTrainedTokenizerFast", "tokenizer.model", changed(trained("bpe"), chain), {})
 
 

@@ -359,12 +359,12 @@ def test_what_tokenizers_does_without_is_not_asked_for(tokenizer, change, tmp_pa
 
 
 @pytest.mark.parametrize("change, message", [
-    (lambda d: d["added_tokens"].reverse(), 'the added token "<y>" is listed with the id 263 but its place in the vocabulary is 262; '
-                                            "list each added token once, those that the vocabulary lacks in the order of their ids"),
-    (lambda d: d["added_tokens"][1].update(id=300), 'the added token "<y>" is listed with the id 300 but its place .* is 263; .* without a gap'),
+    (lambda d: d["added_tokens"].reverse(), 'the added token "<y>" is listed with the id 263 but its place in the vocabulary is 262. '
+                                            "List each added token once. Order new tokens by id"),
+    (lambda d: d["added_tokens"][1].update(id=300), 'the added token "<y>" is listed with the id 300 but its place .* is 263\. .* without a gap'),
     (lambda d: d["added_tokens"].append(d["added_tokens"][0]), r'added_tokens\[2\] must be a token that is not listed before, but "<x>" is there twice'),
-    (lambda d: d["model"]["vocab"].update(he=400), 'the added token "<x>" would get the id 262, since the vocabulary has that many tokens, '
-                                                   "but its ids go up to 400; give its tokens the ids from 0 on without gaps"),
+    (lambda d: d["model"]["vocab"].update(he=400), 'the added token "<x>" would get the id 262, the size of the vocabulary, '
+                                                   "but its ids go up to 400. Number the tokens from 0 without gaps"),
     (lambda d: (d["model"].update(unk_token="<none>"), d["model"]["vocab"].pop("z")),
      'model.unk_token must be a token of the vocabulary, which lacks single bytes, got "<none>"')])
 def test_messages_say_what_added_tokens_must_be(change, message, tmp_path):

@@ -99,7 +99,7 @@ def unigram(fortunes, charsmap):
     trained(tokenizer, trainers.UnigramTrainer(vocab_size=5000, special_tokens=SPECIAL, unk_token="<unk>",
                                                show_progress=False), fortunes[::4])
     # tokenizers reads numbers of more than 15 digits to within the last bit, by which sums that
-    # are equal but for rounding differ from Python's.
+    # are equal except rounding differ from Python's.
     document = json.loads(tokenizer.to_str())
     document["model"]["vocab"] = [[token, round(score, 9)] for token, score in document["model"]["vocab"]]
     tokenizer = Tokenizer.from_str(json.dumps(document))
@@ -586,7 +586,7 @@ TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "t
     (lambda d: d["model"]["vocab"].update(a=0), r"model.vocab gives the id 0 to both"),
     (lambda d: d.update(normalizer={"type": "Nmt"}), r"normalizer must be one of NFC.* got \"Nmt\""),
     (lambda d: d.update(normalizer={"type": "Replace", "pattern": {"Regex": "(x"}, "content": ""}),
-     r"normalizer.pattern.Regex is no regular expression of Oniguruma: \"end pattern with unmatched parenthesis\""),
+     r"normalizer.pattern.Regex is not a regular expression of Oniguruma: \"end pattern with unmatched parenthesis\""),
     (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAA"}), "is no base64"),
     (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "/////w=="}), "are no charsmap"),
     (lambda d: d.update(pre_tokenizer={"type": "UnicodeScripts"}), r"pre_tokenizer must be one of .* got \"UnicodeScripts\""),

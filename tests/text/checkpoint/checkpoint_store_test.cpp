@@ -259,7 +259,7 @@ TEST_F(CheckpointStoreTest, BelievesNoFolderThatIsNamedForAnotherStep) {
   store.save(make(4), model());
   fs::copy(checkpoint(4), checkpoint(6));
   EXPECT_EQ(value_error([&] { load_checkpoint(checkpoint(6)); }, folder_),
-            "checkpoints/step-6: is named for step 6 and holds step 4; give it back its name");
+            "checkpoints/step-6: is named for step 6 and holds step 4; rename it");
   std::vector<std::string> problems;
   EXPECT_EQ(load_newest_checkpoint(checkpoints_, problems)->step, 4);
   fs::rename(checkpoint(4), folder_ / "kept");  // a name that says nothing of a step
@@ -301,13 +301,13 @@ TEST_F(CheckpointStoreTest, NamesAManifestThatItDoesNotRead) {
     return value_error([&] { load_checkpoint(checkpoint(5)); }, folder_);
   };
   EXPECT_EQ(error_of([](auto& manifest) { manifest["format"] = 99; }),
-            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 6; go on with the "
-            "version that wrote it");
+            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 6; resume with the version "
+            "that wrote it");
   EXPECT_EQ(error_of([](auto& manifest) { manifest.erase("format"); }),
-            "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that mezzo, "
-            "or start anew");
+            "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; resume with that "
+            "version, or start a new run");
   EXPECT_EQ(error_of([](auto& manifest) { manifest["files"].erase("weights.safetensors"); }),
-            "checkpoints/step-5/manifest.json: tells nothing of weights.safetensors");
+            "checkpoints/step-5/manifest.json: has no entry for weights.safetensors");
   EXPECT_EQ(error_of([](auto& manifest) { manifest["files"]["state.json"]["bytes"] = -1; }),
             "checkpoints/step-5/manifest.json: \"bytes\" is -1, not a count from 0 to 9007199254740992");
   for (const char* key : {"files", "environment"}) {

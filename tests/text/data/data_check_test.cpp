@@ -35,9 +35,8 @@ TEST(DataCheckTest, RefusesDataThatTeachesNothing) {
   EXPECT_EQ(error(rows({{"", id(0)}, {" \n\u3000", id(1)}})),
             "f: all of its 2 texts are empty, so there is nothing to learn from. Is 'text' the right column?");
   EXPECT_EQ(error(rows({{"a", name("joy")}, {"b", name("joy")}})),
-            "f: all texts have the same label, 'joy'; there must be different ones to learn from");
-  EXPECT_EQ(error(rows({{"a", id(1)}})),
-            "f: its only text has the label '1'; there must be different ones to learn from");
+            "f: all texts have the same label, 'joy'; training needs different labels");
+  EXPECT_EQ(error(rows({{"a", id(1)}})), "f: its only text has the label '1'; training needs different labels");
   EXPECT_EQ(error(rows({{"", id(0)}, {"a", id(1)}})), "(nothing was thrown)");
 }
 
@@ -67,7 +66,7 @@ TEST(DataCheckTest, CountsEmptyRepeatedAndContradictingTexts) {
 TEST(DataCheckTest, CountsLabelsThatOnlyWhiteSpaceOrCaseTellsApart) {
   const auto data = rows({{"a", name("joy")}, {"b", name("anger")}, {"c", name("joy ")}, {"d", name("Anger")}});
   EXPECT_THAT(odd_rows(data, LabelMap::from_rows(data)),
-              ElementsAre("2 of 4 labels in f differ from another in white space or case alone, such as 'anger' at f:3 "
+              ElementsAre("2 of 4 labels in f differ from another only in white space or case, such as 'anger' at f:3 "
                           "from 'Anger' at f:5"));
 }
 

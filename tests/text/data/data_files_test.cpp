@@ -234,9 +234,9 @@ TEST_F(DataFilesTest, ReadsTheDelimiterThatIsGiven) {
     EXPECT_THAT(error("a.csv", "text", with({.delimiter = bad})), StartsWith("--delimiter must be auto, tab,"));
   }
   EXPECT_EQ(error("a.jsonl", "[]", with({.delimiter = ","})),
-            "a.jsonl: --delimiter, --columns and --no-header are for tables, and .jsonl is none.");
+            "a.jsonl: --delimiter, --columns and --no-header are for tables, but .jsonl is not a table.");
   EXPECT_EQ(error("a.parquet", "PAR1", with({.encoding = "GB18030"})),
-            "a.parquet: --encoding is for files of text, and .parquet is none.");
+            "a.parquet: --encoding is for text files, but .parquet is not one.");
 }
 
 TEST_F(DataFilesTest, ReadsATxtWithAHeaderAsATable) {
@@ -328,11 +328,11 @@ TEST_F(DataFilesTest, NamesTheColumnThatIsMeant) {
   EXPECT_EQ(
       missing("id,Review Text,Star Rating,date"),
       "a.csv:1: no columns 'text' and 'label' among 'id', 'Review Text', 'Star Rating', 'date'. Pass --text-column "
-      "'Review Text' --label-column 'Star Rating'. If this line is a row and no header, name the columns: "
+      "'Review Text' --label-column 'Star Rating'. If this line is a row and not a header, name the columns: "
       "--columns text,label.");
   EXPECT_EQ(missing("Review,stars,id", {.text = "Revew", .label = "starz"}),
             "a.csv:1: no columns 'Revew' and 'starz' among 'Review', 'stars', 'id'. Pass --text-column 'Review' "
-            "--label-column 'stars'. If this line is a row and no header, name the columns: --columns text,label.");
+            "--label-column 'stars'. If this line is a row and not a header, name the columns: --columns text,label.");
   EXPECT_EQ(missing("text,x", {.label = "y"}), "a.csv:1: no column 'y' among 'text', 'x'. Pass --label-column 'x'.");
   EXPECT_EQ(missing("a,b,text"), "a.csv:1: no column 'label' among 'a', 'b', 'text'. Pass --label-column NAME.");
   std::string many = "0";
@@ -405,7 +405,7 @@ TEST_F(DataFilesTest, ReadsConllWhoseFirstColumnNumbersTheWords) {
   const auto texts = texts_alone().split_words([](auto text) { return Strings{std::string(text)}; });
   EXPECT_THAT(load("a.conll", "0 The\n1 cat\n", texts).words, ElementsAre(Strings{"The", "cat"}));
   EXPECT_EQ(error("a.conll", "1\tThe\n2\tcat\n", words),
-            "a.conll:1: row 1: the line has a word alone. Put its label into the last column.");
+            "a.conll:1: row 1: the line has only a word. Put its label into the last column.");
   // Tags leave no column for the words: these are the numbers. Prediction reads the same rows as training.
   for (const auto& options : {words, texts}) {
     EXPECT_THAT(load("a.conll", "1 O\n2 B-A\n", options).words, ElementsAre(Strings{"1", "2"}));
@@ -426,9 +426,9 @@ TEST_F(DataFilesTest, ReadsTheColumnsOfConllThatAreAskedFor) {
   EXPECT_THAT(rows.words, ElementsAre(Strings{"In", "it"}));
   EXPECT_THAT(rows.labels, ElementsAre(RawLabel(Strings{"IN", "PRP"})));
   EXPECT_EQ(error("a.conll", "a O\n", words({.text = "3"})),
-            "a.conll:1: row 1: the line has a word alone. Put its label into the last column.");
+            "a.conll:1: row 1: the line has only a word. Put its label into the last column.");
   EXPECT_EQ(error("a.conll", "a O\n", words({.label = "3"})),
-            "a.conll:1: row 1: the line has 2 columns, and column 3 is to be read.");
+            "a.conll:1: row 1: the line has 2 columns, and column 3 is needed.");
   EXPECT_EQ(
       error("a.conll", "a O\n", words({.text = "word"})),
       "a.conll:1: the columns of a .conll file have numbers, from 1. Pass --text-column with a number, not 'word'.");

@@ -274,10 +274,9 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
       error("a.xml", ""),
       "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet. Except for .parquet, .gz "
       "or .zst may follow. For a table of another name, pass --delimiter.");
-  EXPECT_EQ(
-      error("a.txt", "a"),
-      "a.txt:1: row 1: a .txt file has no labels but those of fastText (__label__spam and a text). If the file is a "
-      "table, pass --delimiter, such as --delimiter tab.");
+  EXPECT_EQ(error("a.txt", "a"),
+            "a.txt:1: row 1: a .txt file can only have fastText's labels (__label__spam and a text). If the file is a "
+            "table, pass --delimiter, such as --delimiter tab.");
 }
 
 TEST_F(LoadRowsTest, ReadsLabelsOfFastText) {

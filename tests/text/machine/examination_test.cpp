@@ -52,8 +52,9 @@ TEST(MachineAdviceTest, NamesEachProblemAndItsRemedyAlone) {
     EXPECT_THAT(problems.front().advice, HasSubstr(remedy));
   };
   expect([](auto& m) { m.kernels = "avx2"; }, "run in avx2, and the processor has avx512_bf16", "MEZZO_CPU_CAPABILITY");
-  expect([](auto& m) { m.quota = 2.5; }, "8 threads, of which the container or taskset lets 2.5 work", "--threads 2");
-  expect([](auto& m) { m.num_usable = 4; }, "8 threads, of which the container or taskset lets 4 work", "--threads 4");
+  expect([](auto& m) { m.quota = 2.5; }, "8 threads, but the container or taskset allows 2.5 at a time", "--threads 2");
+  expect([](auto& m) { m.num_usable = 4; }, "8 threads, but the container or taskset allows 4 at a time",
+         "--threads 4");
   expect(
       [](auto& m) {
         m.num_threads = 1;
@@ -70,9 +71,9 @@ TEST(MachineAdviceTest, NamesEachProblemAndItsRemedyAlone) {
       "other programs, or the CPU quota of the container, take 40 %", "or raise the quota");
   expect([](auto& m) { m.available_bytes = 1'000'000'000; }, "1.0 GB of memory are free", "--lora");
   expect([](auto& m) { m.shared_memory_bytes = 64 << 20; }, "/dev/shm has 0.07 GB", "--shm-size=1g");
-  expect([](auto& m) { m.has_nvidia_driver = true; }, "LibTorch is one for the CPU alone", "install a torch for CUDA");
+  expect([](auto& m) { m.has_nvidia_driver = true; }, "LibTorch supports only the CPU", "install a torch for CUDA");
   expect([](auto& m) { m.has_nvidia_driver = m.libtorch_has_cuda = true; }, "finds no GPU", "CUDA_VISIBLE_DEVICES");
-  expect([](auto& m) { m.is_optimized = false; }, "built for looking for errors", "--preset release");
+  expect([](auto& m) { m.is_optimized = false; }, "a debug build of mezzo", "--preset release");
 #ifdef __x86_64__
   expect([](auto& m) { m.kernels = m.best_kernels = "baseline"; }, "no AVX2", "another machine");
 #endif

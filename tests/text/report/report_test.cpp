@@ -256,11 +256,11 @@ TEST(ReportTest, SaysWhyEachStepWasSkipped) {
         {.step = std::ssize(input.steps) + 1, .loss = step.loss, .loss_scale = step.scale, .skipped = step.skipped});
   }
   const std::string page = render_report(input);
-  EXPECT_THAT(cells_of_step(page, "1"), HasSubstr("the scale that the run begins with was too high"));
+  EXPECT_THAT(cells_of_step(page, "1"), HasSubstr("the initial scale was too high"));
   EXPECT_THAT(cells_of_step(page, "1"), HasSubstr("<td>1.5</td><td>65,536</td><td>32,768</td>"));
-  EXPECT_THAT(cells_of_step(page, "2"), HasSubstr("the scale that the run begins with was too high"));
+  EXPECT_THAT(cells_of_step(page, "2"), HasSubstr("the initial scale was too high"));
   EXPECT_EQ(cells_of_step(page, "3"), "");
-  EXPECT_THAT(cells_of_step(page, "4"), HasSubstr("with a lower one they did not"));
+  EXPECT_THAT(cells_of_step(page, "4"), HasSubstr("but not with a lower scale"));
   EXPECT_THAT(cells_of_step(page, "6"), HasSubstr("whatever the scale"));
   EXPECT_THAT(cells_of_step(page, "8"), HasSubstr("<td>not finite</td>"));
   EXPECT_THAT(cells_of_step(page, "8"), HasSubstr("the loss itself was not finite"));

@@ -51,7 +51,7 @@ TEST(SingleLabelClassificationTest, TakesItsLabelsFromTheDataOrFromTheTrainedMod
 TEST(SingleLabelClassificationTest, RefusesWhatItIsNotFor) {
   const ScratchFolder none;
   EXPECT_EQ(value_error([] { make_task(rows_with({"joy", "joy"})); }, none),
-            "f: all texts have the same label, 'joy'; there must be different ones to learn from");
+            "f: all texts have the same label, 'joy'; training needs different labels");
   BertConfig config;
   config.problem_type = "chess";
   EXPECT_EQ(

@@ -55,7 +55,7 @@ TEST_F(OpPolicyFileTest, MistakesAreToldWithTheirLine) {
   expect_refused("[ops]\n\nno_such_op = \"fp32\"\n", "3: OpPolicy: there is no op aten::no_such_op");
   expect_refused("[ops]\nmm.out = \"fp32\"\n", "2: OpPolicy: aten::mm.out writes to its arguments");
   expect_refused("ops = 1\n", "1: 'ops' must be a table: [ops]");
-  expect_refused("presets = \"cuda\"\n", "1: 'presets' is no part of an op policy: preset, ops");
+  expect_refused("presets = \"cuda\"\n", "1: 'presets' is not a part of an op policy: preset, ops");
   expect_refused("preset = \n", "1: ");
 }
 

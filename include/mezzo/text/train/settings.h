@@ -166,7 +166,7 @@ void visit_settings(Config& config, Visit&& visit) {
         config.dev);
   visit(Setting(kData, "test", "labelled texts for the final report").basic().changes_no_numbers(), config.test);
   visit_columns(config.columns, visit);
-  visit(Setting(kData, "labels", "all labels in their order: A,B,C; by default those of --train, sorted")
+  visit(Setting(kData, "labels", "all labels in their order: A,B,C; by default the labels of --train, sorted")
             .metavar("NAMES")
             .changes_no_numbers(),
         config.labels);

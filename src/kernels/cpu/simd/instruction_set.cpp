@@ -20,8 +20,8 @@ InstructionSet chosen() {
   }
   const auto number = std::find(std::begin(kNames), std::end(kNames), std::string_view(wanted)) - std::begin(kNames);
   TORCH_CHECK_VALUE(number <= static_cast<int>(best), "MEZZO_CPU_CAPABILITY is '", wanted,
-                    "', which this machine cannot run or mezzo does not know: "
-                    "baseline, avx2, avx512, avx512_bf16; leave it unset for the best");
+                    "', which this machine or mezzo does not support. Set baseline, avx2, avx512 or avx512_bf16, or "
+                    "unset it for the best");
   return static_cast<InstructionSet>(number);
 }
 
