@@ -204,7 +204,6 @@ TORCH_LIBRARY_FRAGMENT(mezzo, m) {
       .def(torch::init([](const std::optional<std::string>& preset) {
         return c10::make_intrusive<PolicyHolder>(preset ? OpPolicy::preset(*preset) : OpPolicy());
       }))
-      .def("copy", [](const Policy& self) { return c10::make_intrusive<PolicyHolder>(self->policy); })
       .def("set", [](const Policy& self, const std::string& op,
                      const std::string& word) { self->policy.set(op, parse_cast_policy(word)); })
       .def("get",

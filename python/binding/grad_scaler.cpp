@@ -217,6 +217,7 @@ TORCH_LIBRARY_FRAGMENT(mezzo, m) {
            [](const Scaler& self, const View& optimizer) {
              return c10::make_intrusive<StepResultHolder>(self->scaler.step(*optimizer));
            })
+      .def("undo_step", [](const Scaler& self, const View& optimizer) { self->scaler.undo_step(*optimizer); })
       .def("update", [](const Scaler& self) { self->scaler.update(); })
       .def("set_scale", [](const Scaler& self, double new_scale) { self->scaler.update(new_scale); })
       .def("set_scale_tensor", [](const Scaler& self, const at::Tensor& new_scale) { self->scaler.update(new_scale); })

@@ -5,6 +5,9 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from typing import TypeVar
+
+_Value = TypeVar("_Value")
 
 _OF_THE_SYSTEM = {os.strerror(number): type(OSError(number, "")) for number in errno.errorcode}
 
@@ -14,6 +17,14 @@ def error_of(message: str, kind: type[Exception]) -> Exception:
     message = message.split("\nException raised from", 1)[0]
     said = re.findall(r"(?<=: )[A-Z][^.:;]*", message)
     return next((_OF_THE_SYSTEM[text] for text in said if text in _OF_THE_SYSTEM), kind)(message)
+
+
+def checked(value: _Value, kind: type | tuple[type, ...], name: str) -> _Value:
+    """An argument, of one of these types: C++ has no name for it in a message."""
+    if not isinstance(value, kind):
+        kinds = [f"torch.{one.__name__}" if one.__module__ == "torch" else one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,))]
+        raise TypeError(f"{name} is a {type(value).__name__}, expected a {' or '.join(kinds)}")
+    return value
 
 
 @contextlib.contextmanager

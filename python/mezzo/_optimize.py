@@ -17,6 +17,7 @@ from transformers import modeling_outputs
 from transformers.activations import ACT2FN
 
 from mezzo import _library
+from mezzo._errors import checked
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -89,6 +90,7 @@ def optimize(model: _Model) -> _Model:
         Trainer(model, ...).train()
     """
     _library.load()
+    checked(model, nn.Module, "model")
     found = False
     modules = list(model.modules())
     for module in modules:

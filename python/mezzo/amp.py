@@ -4,6 +4,8 @@
 import functools
 import inspect
 import json
+import math
+import numbers
 import operator
 import re
 import threading
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mezzo import _library
+from mezzo._errors import checked
 from mezzo.optim import Optimizer, view_of
 
 __all__ = ["CastLog", "FiniteTracer", "GradScaler", "GradientExponents", "MasterWeights", "NonFiniteOp", "OpPolicy", "ScaleAdvice",
@@ -60,13 +63,9 @@ class OpPolicy:
         Raises:
             ValueError: any other name.
         """
-        return cls._of(_new("OpPolicy", name))
-
-    @classmethod
-    def _of(cls, policy: Any) -> "OpPolicy":
-        made = cls.__new__(cls)
-        made._policy = policy
-        return made
+        policy = cls()
+        policy._policy = _new("OpPolicy", checked(name, str, "name"))
+        return policy
 
     def set(self, op: str, policy: str) -> "OpPolicy":
         """Sets the policy of one op.
@@ -81,7 +80,7 @@ class OpPolicy:
         Raises:
             ValueError: an op that does not exist or that writes to its arguments; a policy that the op cannot have.
         """
-        self._policy.set(op, policy)
+        self._policy.set(checked(op, str, "op"), checked(policy, str, "policy"))
         return self
 
     def get(self, op: str) -> str:
@@ -90,17 +89,19 @@ class OpPolicy:
         Raises:
             ValueError: an op that does not exist.
         """
-        return self._policy.get(op)
+        return self._policy.get(checked(op, str, "op"))
 
     def lines(self) -> list[tuple[str, str]]:
         """All ops and their policies except "untouched" ones, by policy, then by name."""
         return self._policy.lines()
 
-    def __copy__(self) -> "OpPolicy":
-        return self._of(self._policy.copy())
+    def __getstate__(self) -> dict[str, Any]:
+        return {"lines": self.lines()}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "OpPolicy":
-        return self.__copy__()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._policy = _new("OpPolicy", None)
+        for op, policy in state["lines"]:
+            self.set(op, policy)
 
 
 class CastLog:
@@ -120,7 +121,7 @@ class CastLog:
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         self._log = _new("CastLog")
-        self._model = model
+        self._model = None if model is None else checked(model, torch.nn.Module, "model")
 
     def entries(self) -> list[dict[str, Any]]:
         """One dict for each kind of cast, most bytes first.
@@ -141,6 +142,9 @@ class CastLog:
     def clear(self) -> None:
         """Forgets all casts."""
         self._log.clear()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a CastLog cannot be copied or pickled; keep its entries()")
 
     @overload
     def dry_run(self, device_type: str, dtype: torch.dtype, function: None = None, *, policy: OpPolicy | None = None) -> "_Scope": ...
@@ -163,7 +167,7 @@ class CastLog:
         Returns:
             What `function` returned; without one, the context manager.
         """
-        scope = _Scope(self._model, "CastDryRun", self._log, device_type, dtype, _policy_of(policy))
+        scope = _Scope(self._model, "CastDryRun", self._log, _type_of(device_type), checked(dtype, torch.dtype, "dtype"), _policy_of(policy))
         if function is None:
             return scope
         with scope:
@@ -171,7 +175,11 @@ class CastLog:
 
 
 def _policy_of(policy: OpPolicy | None) -> Any:
-    return None if policy is None else policy._policy
+    return None if policy is None else checked(policy, OpPolicy, "policy")._policy
+
+
+def _type_of(device: str | torch.device) -> str:
+    return torch.device(checked(device, (str, torch.device), "device_type")).type
 
 
 class _Scope:
@@ -230,9 +238,10 @@ class autocast(_Scope):
 
     def __init__(self, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None,
                  policy: OpPolicy | None = None, log: CastLog | None = None) -> None:
-        super().__init__(None if log is None else log._model)
-        self.device, self.dtype, self.enabled, self.cache_enabled = torch.device(device_type).type, dtype, enabled, cache_enabled
-        self.policy, self.log = policy, log
+        super().__init__(None if log is None else checked(log, CastLog, "log")._model)
+        self.device, self.dtype = _type_of(device_type), None if dtype is None else checked(dtype, torch.dtype, "dtype")
+        self.enabled, self.cache_enabled = bool(enabled), None if cache_enabled is None else bool(cache_enabled)
+        self.policy, self.log = None if policy is None else checked(policy, OpPolicy, "policy"), log
 
     def _begin(self) -> Any:
         dtype = torch.get_autocast_dtype(self.device) if self.dtype is None else self.dtype
@@ -370,7 +379,9 @@ class FiniteTracer(_Scope):
     """
 
     def __init__(self, model: torch.nn.Module | None = None, *, ignore_ops: Sequence[str] = ()) -> None:
-        super().__init__(model, "FiniteTracer", list(ignore_ops))
+        checked(ignore_ops, (list, tuple), "ignore_ops")
+        names = [checked(op, str, f"ignore_ops[{i}]") for i, op in enumerate(ignore_ops)]
+        super().__init__(None if model is None else checked(model, torch.nn.Module, "model"), "FiniteTracer", names)
         self._tracer: Any = None
 
     def _begin(self) -> Any:
@@ -431,9 +442,10 @@ class MasterWeights:
                      for path, module in model.named_modules(remove_duplicate=False)
                      for name, parameter in module._parameters.items() if parameter is not None]
         else:
-            named = [(name, parameter, _NormRole.unknown) for name, parameter in model]
+            named = [(checked(name, str, "the name of a parameter"), checked(parameter, Tensor, name), _NormRole.unknown)
+                     for name, parameter in model]
         names, parameters, roles = map(list, zip(*named)) if named else ([], [], [])
-        self._weights = _new("MasterWeights", names, parameters, roles, dtype, keep_norms_fp32)
+        self._weights = _new("MasterWeights", names, parameters, roles, checked(dtype, torch.dtype, "dtype"), bool(keep_norms_fp32))
         self._masters: list[tuple[str, Tensor]] = []
         for name, master, half_copy in self._weights.masters():
             if half_copy is not None:
@@ -477,7 +489,7 @@ class MasterWeights:
             ValueError: an entry too many or missing, of another shape, of another dtype than float32, or with a value that
                 overflows. Nothing has changed then.
         """
-        self._weights.load_state_dict(dict(state_dict))
+        self._weights.load_state_dict({name: checked(value, Tensor, f"entry {name!r}") for name, value in state_dict.items()})
 
 
 class _NormRole:
@@ -535,7 +547,6 @@ class GradScaler:
     - The scale also grows if `growth_interval` was set below the count of good steps.
     - `step` refuses every closure; PyTorch takes a positional one.
     - A `step` that fails because no parameter has a gradient leaves the optimizer's stage as it was.
-    - After an error raised by the optimizer's step, the step cannot be repeated before `update`.
     - Options out of their range are refused.
 
     Args:
@@ -558,18 +569,18 @@ class GradScaler:
         ValueError: an option out of its range.
     """
 
-    def __init__(self, device: str = "cuda", init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+    def __init__(self, device: str | torch.device = "cuda", init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
                  growth_interval: int = 2000, enabled: bool = True, *, static_scale: bool = False,
                  min_scale: float = torch.finfo(torch.float32).tiny, max_scale: float = torch.finfo(torch.float32).max,
                  allow_no_gradients: bool = False, hysteresis: int = 1, max_consecutive_skips: int = 0,
                  reproduce_pytorch: bool = False) -> None:
-        if enabled and device == "cuda" and not torch.cuda.is_available():
+        if enabled and _type_of(device) == "cuda" and not torch.cuda.is_available():
             warnings.warn("GradScaler: there is no CUDA device, so the scaler is disabled. Pass the device that the model is on.",
                           stacklevel=2)
             enabled = False
         self._options = (float(init_scale), float(growth_factor), float(backoff_factor), operator.index(growth_interval), bool(enabled),
-                         static_scale, float(min_scale), float(max_scale), allow_no_gradients, operator.index(hysteresis),
-                         operator.index(max_consecutive_skips), reproduce_pytorch)
+                         bool(static_scale), float(min_scale), float(max_scale), bool(allow_no_gradients), operator.index(hysteresis),
+                         operator.index(max_consecutive_skips), bool(reproduce_pytorch))
         self._begin()
 
     def _begin(self) -> None:
@@ -653,6 +664,9 @@ class GradScaler:
             setattr(optimizer, name, value)
         try:
             return optimizer.step(*args, **kwargs)
+        except BaseException:
+            self._scaler.undo_step(view)
+            raise
         finally:
             for name in given:
                 delattr(optimizer, name)
@@ -729,8 +743,11 @@ class GradScaler:
             RuntimeError: an empty state.
             ValueError: a missing entry, or one out of its range.
         """
-        self._scaler.load_state_dict({key: value for key, value in state_dict.items() if isinstance(value, float)},
-                                     {key: value for key, value in state_dict.items() if isinstance(value, int)})
+        for key, value in state_dict.items():
+            if not isinstance(value, numbers.Real):  # which numpy's are, too
+                raise TypeError(f"entry {key!r} of the state_dict is a {type(value).__name__}, expected a number")
+        integers = {key: int(value) for key, value in state_dict.items() if isinstance(value, numbers.Integral)}
+        self._scaler.load_state_dict({key: float(value) for key, value in state_dict.items() if key not in integers}, integers)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._views:
@@ -810,13 +827,16 @@ def advise_scale(gradients: torch.nn.Module | Mapping[str, Tensor | Sequence[Ten
         ValueError: a scale that is not positive and finite, or a gradient that is not floating.
     """
     current = scale.get_scale() if isinstance(scale, (GradScaler, torch.amp.GradScaler)) else float(scale)
+    if not 0 < current < math.inf:
+        raise ValueError(f"scale must be positive and finite, got {current}")
     groups: dict[str, list[Tensor]] = {}
     if isinstance(gradients, torch.nn.Module):
         for name, parameter in gradients.named_parameters():
             if parameter.grad is not None:
                 groups.setdefault(name.rpartition(".")[0], []).append(parameter.grad)
     else:
-        groups = {name: [some] if isinstance(some, Tensor) else list(some) for name, some in gradients.items()}
+        for name, some in checked(gradients, (torch.nn.Module, Mapping), "gradients").items():
+            groups[str(name)] = [checked(one, Tensor, f"a gradient of {name}") for one in ([some] if isinstance(some, Tensor) else some)]
     advice = _new("ScaleAdvice", list(groups), list(groups.values()), 1.0 if unscaled else current, current)
     return ScaleAdvice(advice.recommended_scale(), advice.needs_scale(), advice.objection(),
                        [GradientExponents(**group) for group in advice.groups()], advice.to_string())

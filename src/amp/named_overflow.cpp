@@ -56,7 +56,7 @@ std::string advice(const c10::OperatorHandle& op) {
   return c10::str(
       "Pass a number that fits (float16 ends at 65504), such as -65504 or -infinity, or cast the tensor to "
       "float32 before.",
-      has_preset ? " OpPolicy::preset(\"masks_fp32\") does so for masked_fill." : "");
+      has_preset ? " The preset masks_fp32 of OpPolicy does so for masked_fill." : "");
 }
 
 void call_and_name(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

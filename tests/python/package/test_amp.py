@@ -3,9 +3,11 @@ import collections
 import copy
 import math
 import pickle
+import re
 import threading
 
 import mezzo
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -249,6 +251,30 @@ def test_an_error_in_the_step_leaves_nothing_for_later_steps(kind):
     assert weight.item() < 1
 
 
+@EVERY
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_step_that_failed_may_be_repeated_as_in_pytorch(kind, unscales):
+    """A step that PyTorch's fused optimizers failed in starts again from scaled gradients, as PyTorch's scaler has it."""
+    moved = []
+    for amp in (mezzo, torch.amp):
+        weight, optimizer = with_gradient(4.0, kind=kind)
+        scaler = amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(torch.ones(()))
+        hook = optimizer.register_step_pre_hook(lambda *_: {}["no such key"])
+        if unscales:
+            scaler.unscale_(optimizer)
+        with pytest.raises(KeyError):
+            scaler.step(optimizer)
+        hook.remove()
+        vars(optimizer).pop("grad_scale", None)  # which PyTorch's scaler leaves there, and multiplies by its own
+        scaler.step(optimizer)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.step(optimizer)
+        scaler.update()
+        moved.append((weight.item(), scaler.state_dict()))
+    assert moved[0] == moved[1] and moved[0][0] < 1
+
+
 @pytest.mark.parametrize("kind", ["fused AdamW", "mezzo AdamW"])
 def test_pytorchs_scaler_passes_over_an_optimizer_without_gradients(kind):
     weight, optimizer = with_gradient(1.0, kind=kind)
@@ -414,7 +440,7 @@ def test_autocast_takes_pytorchs_default_dtype_and_refuses_what_it_cannot_use():
             assert (x @ x).dtype == torch.float16
     with mezzo.autocast("cpu", torch.float32, enabled=False):
         assert (x @ x).dtype == torch.float32
-    with pytest.raises(ValueError, match="dtype must be kHalf or kBFloat16"), mezzo.autocast("cpu", torch.float32):
+    with pytest.raises(ValueError, match="^autocast: dtype must be float16 or bfloat16, got float32"), mezzo.autocast("cpu", torch.float32):
         pass
     with pytest.raises(RuntimeError):
         mezzo.autocast("toaster")
@@ -499,9 +525,17 @@ def test_a_module_that_began_before_its_hooks_is_left_without_an_error():
 
 def test_a_policy_is_a_value():
     policy = mezzo.OpPolicy.preset("cpu")
-    for other in (copy.copy(policy), copy.deepcopy(policy)):
+    for other in (copy.copy(policy), copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert other.lines() == policy.lines()
         assert other.set("gelu", "fp32") is other
         assert other.get("gelu") == "fp32" and policy.get("gelu") == "untouched"
+    for name in ("cuda", "cuda_2020", "norms_stay_low", "masks_fp32"):
+        assert pickle.loads(pickle.dumps(mezzo.OpPolicy.preset(name))).lines() == mezzo.OpPolicy.preset(name).lines()
+    assert pickle.loads(pickle.dumps(mezzo.OpPolicy())).lines() == []
+    log = mezzo.CastLog()
+    for copy_of in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"a CastLog cannot be copied or pickled; keep its entries\(\)"):
+            copy_of(log)
 
 
 # --- master weights and advice
@@ -566,3 +600,84 @@ def test_advice_on_a_model():
     largest = max(p.grad.abs().max().item() for p in model.parameters()) / 1024
     assert 65504 / 8 < advice.recommended_scale * largest <= 65504 / 4 or advice.recommended_scale == 2**24
     assert str(advice).splitlines()[0].startswith("gradients")
+
+
+# --- messages
+
+def half_trained():
+    weight, optimizer = with_gradient(1.0, dtype=torch.float16)
+    return scaler_of().step(optimizer)
+
+
+def complex_trained():
+    weight, optimizer = with_gradient(1.0, dtype=torch.complex64)
+    return scaler_of().step(optimizer)
+
+
+def without_gradients():
+    return scaler_of().step(torch.optim.SGD([torch.ones(1, requires_grad=True)]))
+
+
+def entered(scope, function=lambda: None):
+    with scope:
+        return function()
+
+
+def product(dtype):
+    return torch.ones(2, 2, dtype=dtype) @ torch.ones(2, 2).half()
+
+
+LINEAR = nn.Linear(2, 2)
+CPU_HALF = ("cpu", torch.float16)
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: mezzo.autocast(3), TypeError, "device_type is a int, expected a str or torch.device"),
+    (lambda: mezzo.autocast("cpu", "float16"), TypeError, "dtype is a str, expected a torch.dtype"),
+    (lambda: mezzo.autocast(*CPU_HALF, policy="cuda"), TypeError, "policy is a str, expected a OpPolicy"),
+    (lambda: mezzo.autocast(*CPU_HALF, log="cuda"), TypeError, "log is a str, expected a CastLog"),
+    (lambda: entered(mezzo.autocast("cpu", torch.float64)), ValueError, "^autocast: dtype must be float16 or bfloat16, got float64"),
+    (lambda: entered(mezzo.autocast("meta", torch.float16)), ValueError, "^autocast: device type meta has no autocast"),
+    (lambda: entered(mezzo.autocast(*CPU_HALF, policy=mezzo.OpPolicy().set("mm", "banned")), lambda: product(torch.half)), RuntimeError, "disabled"),
+    (lambda: entered(mezzo.autocast(*CPU_HALF, policy=mezzo.OpPolicy().set("mm", "promote")), lambda: product(torch.bfloat16)), RuntimeError,
+     "set this op's policy to fp32"),
+    (lambda: mezzo.OpPolicy.preset(3), TypeError, "name is a int, expected a str"),
+    (lambda: mezzo.OpPolicy().set("mm", torch.float32), TypeError, "policy is a dtype, expected a str"),
+    (lambda: mezzo.OpPolicy().set("nope", "fp32"), ValueError, "there is no op aten::nope"),
+    (lambda: mezzo.OpPolicy().set("mm", "fp32_set_opt_dtype"), ValueError, "Use the policy fp32"),
+    (lambda: mezzo.OpPolicy().set("mm", "fp32_append_dtype"), ValueError, "Use the policy fp32"),
+    (lambda: mezzo.CastLog(3), TypeError, "model is a int, expected a Module"),
+    (lambda: mezzo.CastLog().dry_run("cpu", "half"), TypeError, "dtype is a str, expected a torch.dtype"),
+    (lambda: mezzo.FiniteTracer(ignore_ops="aten::log"), TypeError, "ignore_ops is a str, expected a list or tuple"),
+    (lambda: mezzo.FiniteTracer(ignore_ops=[3]), TypeError, r"ignore_ops\[0\] is a int, expected a str"),
+    (lambda: mezzo.MasterWeights(LINEAR, torch.float32), ValueError, "dtype must be float16 or bfloat16, got float32"),
+    (lambda: mezzo.MasterWeights(LINEAR, "half"), TypeError, "dtype is a str, expected a torch.dtype"),
+    (lambda: mezzo.MasterWeights(LINEAR.parameters(), torch.float16), TypeError, "the name of a parameter is a Tensor, expected a str"),
+    (lambda: mezzo.MasterWeights(nn.Linear(2, 2).double(), torch.float16), ValueError, "parameter weight is float64"),
+    (lambda: mezzo.MasterWeights(nn.Linear(2, 2), torch.float16).load_state_dict(nn.Linear(2, 2).half().state_dict()), ValueError, "expected float32"),
+    (lambda: mezzo.GradScaler("cpu", backoff_factor=1), ValueError, "set the option static_scale"),
+    (lambda: mezzo.GradScaler("cpu", growth_interval=0), ValueError, "set the option static_scale"),
+    (lambda: mezzo.GradScaler(3), TypeError, "device_type is a int, expected a str or torch.device"),
+    (half_trained, ValueError, "run forward under autocast"),
+    (complex_trained, ValueError, "gradient of dtype complex64"),
+    (without_gradients, RuntimeError, "no gradient of SGD was checked.* set the option allow_no_gradients"),
+    (lambda: scaler_of().load_state_dict({"scale": "x"}), TypeError, "entry 'scale' of the state_dict is a str, expected a number"),
+    (lambda: mezzo.advise_scale("x", 1.0), TypeError, "gradients is a str, expected a Module or Mapping"),
+    (lambda: mezzo.advise_scale({"a": torch.ones(2)}, 0, unscaled=True), ValueError, "scale must be positive and finite, got 0.0"),
+    (lambda: mezzo.advise_scale({"a": [3]}, 1), TypeError, "a gradient of a is a int, expected a torch.Tensor"),
+    (lambda: mezzo.advise_scale({"a": torch.ones(2).int()}, 1), ValueError, "group a has a gradient of dtype int32"),
+    (lambda: mezzo.optim.AdamW([torch.ones(1)], max_grad_norm=None), ValueError, "max_grad_norm must be at least 0, got None"),
+    (lambda: mezzo.optim.AdamW([torch.ones(1)], stochastic_rounding_seed=1.5), TypeError, "cannot be interpreted as an integer"),
+    (lambda: mezzo.optimize(3), TypeError, "model is a int, expected a Module"),
+])  # fmt: skip
+def test_messages_are_a_line_and_name_things_of_python(call, error, message):
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert not re.search(r"\n|\bk[A-Z]|Options|Guard|(torch|mezzo|c10|std)::|__torch__", str(raised.value)), raised.value
+
+
+def test_numbers_of_numpy_are_a_state():
+    scaler = mezzo.GradScaler("cpu")
+    scaler.load_state_dict({key: np.float32(value) if isinstance(value, float) else np.int64(value) for key, value in
+                            mezzo.GradScaler("cpu", init_scale=8.0, growth_interval=7).state_dict().items()})
+    assert scaler.get_scale() == 8 and scaler.get_growth_interval() == 7
