@@ -44,11 +44,11 @@ def test_links_lead_somewhere(page):
 
 def test_every_page_of_docs_is_linked_from_the_readme():
     links = re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text())
-    assert set(links) == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - {"docs/index.md"}
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= set(links)
 
 
 # Flags of CMake, pip, our scripts and other programs that the pages name.
-FOREIGN_FLAGS = {"--all", "--install", "--local-dir", "--no-deps", "--no-python", "--num_train_epochs", "--prefix", "--target"}
+FOREIGN_FLAGS = {"--no-python"}
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("data", "gpus", "precision", "predicting", "training"))])
