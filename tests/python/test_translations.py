@@ -36,13 +36,3 @@ def test_a_translation_has_the_structure_of_the_page(page):
     chinese["links"], english["links"] = (list(filter(switch, each["links"])) for each in (chinese, english))
     for part, expected in english.items():
         assert chinese[part] == expected, part
-
-
-@pytest.mark.parametrize("page", [*PAGES, CHINESE / "index.md"], ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_a_translation_lead_to_headings(page):
-    for link in re.findall(r"\]\((?!https://)([^)]+)\)", CODE.sub("", page.read_text())):
-        name, _, heading = link.partition("#")
-        path = page.parent / name if name else page
-        assert path.exists(), link
-        known = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^#+ (.*)$", CODE.sub("", path.read_text()), re.MULTILINE)} if heading else {heading}
-        assert heading in known, link
