@@ -1,4 +1,4 @@
-"""Pages in Chinese have the structure of those in English: headings, code blocks, tables, lists and links."""
+"""Pages in Chinese have the headings, code, tables, lists and links of the pages in English."""
 import os
 import re
 from pathlib import Path
@@ -24,6 +24,7 @@ def structure(page):
     text = CODE.sub("", text)
     return dict(headings=[len(level) for level in re.findall(r"^(#+) ", text, re.MULTILINE)],
                 code=code,
+                words=sorted(re.findall(r"`([^`\n]+)`", text)),
                 tables=[line.count(" |") for line in text.splitlines() if line.startswith("|")],
                 items=len(re.findall(r"^- ", text, re.MULTILINE)),
                 links=sorted(target(page, link) for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("#")))
