@@ -138,10 +138,10 @@ void RunOutput::begin(const RunPlan& plan,
     note(fmt::format("resumed after step {}", resumed->step));
     const auto now = environment_of(setup_);
     if (const auto moved = describe_move(resumed->environment, {now.begin(), now.end()}); !moved.empty()) {
-      note(fmt::format("warning: results may not be bit-identical to an uninterrupted run: {}", moved));
+      note(fmt::format("warning: not to the bits of a run that was not broken off: {}", moved));
     }
     if (!has_records && config_.resume == "auto") {
-      note(fmt::format("warning: {} is missing: curves and report begin after step {}", metrics.string(), resumed->step));
+      note(fmt::format("warning: {} is gone: curves and report begin after step {}", metrics.string(), resumed->step));
     }
     if (!folder.left_behind().empty()) {
       note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
@@ -149,15 +149,15 @@ void RunOutput::begin(const RunPlan& plan,
   } else if (config_.resume == "auto") {
     const std::string kept = folder.kept().string();
     note(fmt::format("no checkpoint in {}, starting anew{}", (config_.output / "checkpoints").string(),
-                     kept.empty() ? "" : "; the earlier files are kept in " + kept));
+                     kept.empty() ? "" : "; what was there is kept in " + kept));
   }
   progress_.emplace(ProgressBar::Options{.total = plan.total_steps,
                                          .initial = resumed ? resumed->step : 0,
                                          .style = config_.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto});
+  kubeflow_ = KubeflowStatus::from_environment(resumed ? resumed->step : 0, plan.total_steps);
 }
 
 void RunOutput::step(const StepRecord& record) {
-  kubeflow_ = KubeflowStatus::from_environment(resumed ? resumed->step : 0, plan.total_steps);
   if (!record.skipped) {
     tell_of_repeats();
     has_trained_ = true;
@@ -186,9 +186,6 @@ void RunOutput::step(const StepRecord& record) {
   }
   progress_->update(record.step, text, less);
   if (const auto warning = watch_.step(record)) tell(*warning);
-}
-
-void RunOutput::eval(const EvalRecord& record) {
   if (!kubeflow_) return;
   kubeflow_->metric("loss", record.loss);
   kubeflow_->metric("learning_rate", record.lr);
@@ -196,6 +193,9 @@ void RunOutput::eval(const EvalRecord& record) {
   kubeflow_->metric("epoch", record.epoch);
   kubeflow_->step(record.step);
   if (const std::string problem = kubeflow_->take_problem(); !problem.empty()) warn("warning: " + problem);
+}
+
+void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
   const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
   board_->add_scalar(tag + "/loss", record.loss, record.step);
@@ -204,12 +204,12 @@ void RunOutput::eval(const EvalRecord& record) {
     const auto& [name, value] = record.metrics[i];
     board_->add_scalar(tag + "/" + name, value, record.step);
     metrics += fmt::format(", {} {}", setup_.task->metrics()[i].title, fixed(value, 4));
+    if (kubeflow_) kubeflow_->metric(record.split + "_" + name, value);
   }
+  if (kubeflow_) kubeflow_->metric(record.split + "_loss", record.loss);
   const std::string of = fmt::format("{}step {}: {} loss {}", record.is_final ? "model of " : "", record.step,
                                      record.split, fixed(record.loss, 4));
-    if (kubeflow_) kubeflow_->metric(record.split + "_" + name, value);
   note(std::isfinite(record.loss) ? of + metrics
-  if (kubeflow_) kubeflow_->metric(record.split + "_loss", record.loss);
                                   : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
   if (const auto warning = watch_.eval(record)) tell(*warning);
 }
@@ -278,7 +278,7 @@ void RunOutput::stopped(int64_t step) {
   note(fmt::format("stopped after step {}; go on with --resume auto", step));
   write_ending(
       "stopped", step,
-      fmt::format("This run was stopped after step {} of {}; the same command with --resume auto resumes it.",
+      fmt::format("This run was stopped after step {} of {}; the same command with --resume auto goes on with it.",
                   step, total_steps_));
 }
 
@@ -310,7 +310,8 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   const std::string notice =
       has_trained_ ? ""
                    : fmt::format(
-                         "Nothing was learned: {} was skipped, because gradients were inf or NaN. The weights have not changed{}.",
+                         "Nothing was learned: {} was skipped, as gradients were inf or NaN. The weights are "
+                         "those that the run began with{}.",
                          record.steps == 1 ? "its step" : fmt::format("each of its {} steps", record.steps),
                          config_.diagnose ? "" : "; --diagnose shows where inf and NaN begin");
   if (!has_trained_) {
@@ -320,9 +321,9 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   write_report(notice, evaluation,
                has_report ? fmt::format("{}, model of step {}", split, best_ ? best_->step : record.steps) : "");
   write_run_json("finished", record.steps);
+  if (kubeflow_) kubeflow_->end();
   summary_ = has_report ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format(
-  if (kubeflow_) kubeflow_->end();
       "{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n"
       "next: mezzo predict --model {} --text '…', or mezzo serve --model {}\n",
       duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,

@@ -277,6 +277,17 @@ def test_a_job_that_slurm_signals_saves_and_is_requeued(cluster, data, tmp_path,
     assert [record["step"] for record in records(output, "step")] == list(range(1, 3001))
 
 
+@pytest.mark.slow  # Slurm signals up to a minute earlier than asked
+def test_slurm_signals_a_job_before_its_time_limit(cluster, data, tmp_path):
+    output = tmp_path / "out"
+    arguments = shell(flags(data, output, "--max-steps", 1000000, "--eval-every", 0, "--save-every", 0, "--resume", "auto"))
+    submit(cluster, tmp_path, f'srun --ntasks=1 {PROGRAM} launch --nproc 2 -- {arguments}\necho $? >>"{tmp_path}/ends"\n', "--time=2", "--signal=USR1@30")
+    assert wait_until(tmp_path, lambda: lines_of(tmp_path / "ends")) == ["138"]
+    log = (tmp_path / "4294967294.log").read_text()
+    stopped = int(re.search(r"stopped after step (\d+); go on with --resume auto$", log, re.M)[1])
+    assert (output / f"checkpoints/step-{stopped}/manifest.json").exists() and "SIGUSR1" in log
+
+
 # --- stopping
 
 @pytest.mark.slow  # the launcher passes the signal on within half a second
