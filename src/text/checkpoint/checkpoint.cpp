@@ -1,19 +1,23 @@
 #include "mezzo/text/checkpoint/checkpoint.h"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <system_error>
 
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/io/safetensors.h"
+#include "system/unique_fd.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
 #include "text/io/json.h"
 #include "text/io/read_error.h"
+#include "text/io/read_file.h"
 
 namespace mezzo::text {
 namespace checkpoint_format {
@@ -80,8 +84,9 @@ bool has_hash(const fs::path& file, const std::string& hash) {
 void check_format(const fs::path& file, const Json& manifest) {
   const auto format = manifest.find("format");
   if (format == manifest.end()) {
-    throw UnreadableError(file.string() +
-                          ": has no format number: an earlier mezzo wrote it; resume with that version, or start a new run");
+    throw UnreadableError(
+        file.string() +
+        ": has no format number: an earlier mezzo wrote it; resume with that version, or start a new run");
   }
   if (*format != kCheckpointFormat) {
     throw UnreadableError(c10::str(file.string(), ": is of format ", format->dump(), ", this mezzo reads format ",
@@ -162,15 +167,29 @@ bool is_of_others(const fs::path& checkpoint) {
   return !has_own && !fs::is_empty(checkpoint, ignored) && !ignored;
 }
 
-}  // namespace
+/// Whether manifest.json is missing, empty or cut off. A file system on a bucket may rename a folder file by file, and
+/// lose what was written last. Asks for the file, since the list of a folder's files may be an old one there.
+bool is_incomplete(const fs::path& checkpoint) {
+  std::error_code ignored;
+  if (fs::is_symlink(checkpoint, ignored)) return false;  // to a disk that may be away
+  const UniqueFd file(::open((checkpoint / kManifest).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return errno == ENOENT;
+  try {
+    const std::string text = read_file(checkpoint / kManifest);
+    const size_t last = text.find_last_not_of(" \n");
+    return last == std::string::npos || text[last] != '}';
+  } catch (const c10::ValueError&) {
+    return false;  // who reads the checkpoint says why
+  }
+}
 
-std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
-  std::vector<std::pair<int64_t, fs::path>> found;
+List list_folders(const fs::path& folder, bool incomplete) {
+  List found;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const int64_t step = named_step(entry->path());
-    if (step >= 0 && !is_of_others(entry->path())) {
+    if (step >= 0 && !is_of_others(entry->path()) && is_incomplete(entry->path()) == incomplete) {
       found.emplace_back(step, entry->path());
     }
   }
@@ -179,6 +198,18 @@ std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
   TORCH_CHECK_VALUE(!error || is_missing, folder.string(), ": cannot be searched for checkpoints: ", error.message());
   std::sort(found.rbegin(), found.rend());  // "." sorts before "s"
   return found;
+}
+
+}  // namespace
+
+List list(const fs::path& folder) { return list_folders(folder, /*incomplete=*/false); }
+
+List list_incomplete(const fs::path& folder) { return list_folders(folder, /*incomplete=*/true); }
+
+bool has_successor(const fs::path& checkpoint, const List& found) {
+  const fs::path successor = path(checkpoint.parent_path(), named_step(checkpoint));
+  return is_replaced(checkpoint) &&
+         std::ranges::any_of(found, [&](const auto& other) { return other.second == successor; });
 }
 
 fs::path path(const fs::path& folder, int64_t step) { return folder / fmt::format("{}{}", kPrefix, step); }
@@ -245,7 +276,8 @@ Manifest read_manifest(const fs::path& checkpoint) {
     }
     json.at("environment").get_to(manifest.environment);
   } catch (const Json::exception&) {
-    TORCH_CHECK_VALUE(false, file.string(), ": is not a manifest of a checkpoint; a field is missing or of another type");
+    TORCH_CHECK_VALUE(false, file.string(),
+                      ": is not a manifest of a checkpoint; a field is missing or of another type");
   }
   return manifest;
 }

@@ -35,11 +35,19 @@ inline constexpr TensorFile kTensorFiles[] = {{kWeights, &Checkpoint::weights, t
                                               {kAverage, &Checkpoint::average, false},
                                               {kAdapter, &Checkpoint::best_adapter, false}};
 
+using List = std::vector<std::pair<int64_t, std::filesystem::path>>;
+
 /// Checkpoints of `folder` by step, newest first. Of a step where a process was
 /// killed while it replaced the checkpoint, there may be two, the new one first. None
 /// where there is no such folder.
 /// @throws c10::ValueError  where it cannot be read, which says nothing about what lies there.
-std::vector<std::pair<int64_t, std::filesystem::path>> list(const std::filesystem::path& folder);
+List list(const std::filesystem::path& folder);
+
+/// The folders that list() leaves out: without a whole manifest.json, the file that is written last.
+List list_incomplete(const std::filesystem::path& folder);
+
+/// Whether `checkpoint` was being replaced, and the checkpoint in its place is in `found`.
+bool has_successor(const std::filesystem::path& checkpoint, const List& found);
 
 std::filesystem::path path(const std::filesystem::path& folder, int64_t step);
 /// Where a checkpoint is written to or removed from: a name that is free.

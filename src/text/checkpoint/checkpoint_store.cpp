@@ -30,7 +30,7 @@ bool is_file_of_checkpoint(const fs::path& file) {
   return false;
 }
 
-std::vector<std::pair<int64_t, fs::path>> list_if_possible(const fs::path& folder) {
+layout::List list_if_possible(const fs::path& folder) {
   try {
     return layout::list(folder);
   } catch (const c10::ValueError&) {
@@ -38,14 +38,10 @@ std::vector<std::pair<int64_t, fs::path>> list_if_possible(const fs::path& folde
   }
 }
 
-bool holds_files_of_others(const fs::path& checkpoint) {
-  const fs::directory_iterator files(checkpoint);
-  return !std::all_of(begin(files), end(files), [](const auto& file) { return is_file_of_checkpoint(file.path()); });
-}
-
-/// Removes the files of a checkpoint, and its folder; not, where somebody laid a
-/// file of his own beside them.
+/// Removes the files of a checkpoint, and its folder unless other files lie there. manifest.json goes first: if the
+/// process is killed then, nothing is left that would pass for a damaged checkpoint.
 void remove_files(const fs::path& checkpoint) {
+  fs::remove(checkpoint / layout::kManifest);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(checkpoint, ignored)) {
     if (is_file_of_checkpoint(entry.path())) {
@@ -53,18 +49,6 @@ void remove_files(const fs::path& checkpoint) {
     }
   }
   fs::remove(checkpoint, ignored);
-}
-
-void move_files_of_others(const fs::path& checkpoint, const fs::path& target) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(checkpoint)) {
-    if (!is_file_of_checkpoint(entry.path())) {
-      files.push_back(entry.path());
-    }
-  }
-  for (const fs::path& file : files) {
-    fs::rename(file, target / file.filename());
-  }
 }
 
 }  // namespace
@@ -79,11 +63,13 @@ void CheckpointStore::goes_on_from(const Checkpoint& checkpoint) {
 }
 
 void CheckpointStore::tidy() const {
-  for (const auto& [step, path] : layout::list(folder_)) {
+  const auto found = layout::list(folder_);
+  for (const auto& [step, path] : found) {
     // Alone, it is the checkpoint of its step.
-    if (layout::is_replaced(path) && fs::exists(layout::path(folder_, step))) {
-      remove_files(path);
-    }
+    if (layout::has_successor(path, found)) remove_files(path);
+  }
+  for (const auto& [step, path] : layout::list_incomplete(folder_)) {
+    remove_files(path);
   }
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder_, none)) {
@@ -114,9 +100,8 @@ std::string CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& 
       note(layout::kBest, checkpoint.best->hash);
     }
     note(layout::kState, write_file_atomically(aside / layout::kState, layout::state_text(checkpoint)));
-    write_file_atomically(aside / layout::kManifest, layout::manifest_text(manifest));
     flush_folder(aside);
-    replace(aside, checkpoint.step);
+    replace(aside, checkpoint.step, layout::manifest_text(manifest));
   } catch (...) {
     try {
       remove_files(aside);
@@ -152,34 +137,29 @@ void CheckpointStore::put_best(const std::string& hash, const fs::path& best_mod
 }
 
 /// There is no moment without a checkpoint of this step, where there was one.
-void CheckpointStore::replace(const fs::path& aside, int64_t step) {
+void CheckpointStore::replace(const fs::path& aside, int64_t step, const std::string& manifest) {
   const fs::path target = layout::path(folder_, step), replaced = layout::path_replaced(folder_, step);
   if (fs::exists(target)) {
     fs::rename(target, replaced);
     is_intact_.erase(target);
   }
   fs::rename(aside, target);
-  flush_folder(folder_);
-}
-
-/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one, unless a file
-/// of somebody else keeps the folder where it is.
-void CheckpointStore::remove(const fs::path& checkpoint, int64_t step) const {
-  if (holds_files_of_others(checkpoint)) {
-    remove_files(checkpoint);
-    return;
+  try {
+    write_file_atomically(target / layout::kManifest, manifest);
+  } catch (...) {
+    std::error_code ignored;
+    fs::rename(target, aside, ignored);  // what failed first is what to tell
+    throw;
   }
-  const fs::path aside = layout::path_aside(folder_, step);
-  fs::rename(checkpoint, aside);
-  remove_files(aside);
+  flush_folder(folder_);
 }
 
 void CheckpointStore::prune(int64_t newest) {
   int64_t intact = 0;
-  for (const auto& [step, path] : layout::list(folder_)) {
-    const bool is_replaced = layout::is_replaced(path) && fs::exists(layout::path(folder_, step));
-    if (step > newest || intact == keep_ || is_replaced) {
-      remove(path, step);
+  const auto found = layout::list(folder_);
+  for (const auto& [step, path] : found) {
+    if (step > newest || intact == keep_ || layout::has_successor(path, found)) {
+      remove_files(path);
     } else if (is_intact(path)) {
       ++intact;
     }
@@ -227,22 +207,13 @@ bool CheckpointStore::has_any() {
                      [this](const auto& checkpoint) { return is_intact(checkpoint.second); });
 }
 
-void set_checkpoints_aside(const fs::path& folder, int64_t after) {
+void invalidate_checkpoints(const fs::path& folder, int64_t after) {
   auto checkpoints = layout::list(folder);
   std::reverse(checkpoints.begin(), checkpoints.end());
   for (const auto& [step, path] : checkpoints) {
-    if (step <= after) {
-      continue;
-    }
-    const fs::path aside = layout::path_aside(folder, step);
-    fs::rename(path, aside);
-    if (holds_files_of_others(aside)) {
-      fs::create_directory(path);
-      move_files_of_others(aside, path);
-    }
-  }
-  if (!checkpoints.empty()) {
-    flush_folder(folder);
+    if (step <= after) continue;
+    fs::remove(path / layout::kManifest);
+    flush_folder(path);
   }
 }
 

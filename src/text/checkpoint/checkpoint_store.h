@@ -11,7 +11,8 @@
 namespace mezzo::text {
 
 /// Writes the checkpoints of a run, which no other process may write meanwhile. A checkpoint is
-/// complete or absent at every moment: written aside, flushed, a hash of each file noted, renamed.
+/// complete or absent at every moment: written aside, flushed and renamed. Then comes manifest.json, with a hash of
+/// each file: a folder without it is no checkpoint.
 class CheckpointStore {
  public:
   /// @param keep  checkpoints that stay: damaged ones do not count.
@@ -42,8 +43,7 @@ class CheckpointStore {
 
  private:
   void put_best(const std::string& hash, const std::filesystem::path& best_model, const std::filesystem::path& target);
-  void replace(const std::filesystem::path& aside, int64_t step);
-  void remove(const std::filesystem::path& checkpoint, int64_t step) const;
+  void replace(const std::filesystem::path& aside, int64_t step, const std::string& manifest);
   void prune(int64_t newest);
   bool is_intact(const std::filesystem::path& checkpoint);
 
@@ -54,10 +54,9 @@ class CheckpointStore {
   std::filesystem::path best_weights_;
 };
 
-/// Renames the checkpoints of later steps than `after`, oldest first, for CheckpointStore::tidy to
-/// remove: a process that is killed meanwhile leaves none that is half removed. Files of somebody
-/// else get back to where they were.
-void set_checkpoints_aside(const std::filesystem::path& folder, int64_t after);
+/// Removes manifest.json of the checkpoints of later steps than `after`, oldest first. They no longer count, and
+/// CheckpointStore::tidy removes the rest.
+void invalidate_checkpoints(const std::filesystem::path& folder, int64_t after);
 
 /// Removes the files of folder/step-* that checkpoints consist of, and `folder`
 /// where nothing else lies in it.

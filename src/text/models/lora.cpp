@@ -154,7 +154,7 @@ void save_adapter(const ModelForTask& model,
                        {"inference_mode", true},
                        {"target_modules", targets},
                        {"modules_to_save", parts}};
-  std::filesystem::create_directories(folder);
+  std::filesystem::create_directory(folder);  // and none above it: a run's own may have been taken away
   save_safetensors(folder / kAdapterWeightsFile, tensors, {{"format", "pt"}});
   write_file_atomically(folder / "adapter_config.json",
                         config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

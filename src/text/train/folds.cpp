@@ -21,7 +21,6 @@
 #include "text/train/finished_run.h"
 #include "text/train/ranks.h"
 #include "text/train/resuming.h"
-#include "text/train/run_files.h"
 #include "text/train/run_folder.h"
 #include "text/train/run_setup.h"
 
@@ -49,19 +48,15 @@ void check_folders(const TrainConfig& config) {
     TORCH_CHECK_VALUE(!fs::exists(of_fold.output) || fs::is_directory(of_fold.output), "--output ",
                       of_fold.output.string(), ": is a file, not a folder");
     const bool may_hold_a_run = config.overwrite || config.resume == "auto";
-    const bool is_run = fs::exists(of_fold.output / "run.json");
+    const bool is_run = has_run_json(of_fold.output);
     has_run = has_run || is_run;
     TORCH_CHECK_VALUE(!is_run || read_present_run(of_fold.output), (of_fold.output / "run.json").string(),
                       ": is not a run.json of mezzo train; restore it, or pass another --output");
-    for (const char* name : kRunFiles) {
-      const bool is_there = fs::exists(of_fold.output / name);
-      TORCH_CHECK_VALUE(!is_there || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",
-                        is_run
-                            ? "a run already; pass another folder, --resume auto to continue unfinished folds, or --overwrite"
-                            : fmt::format("{}, but no run.json of a run of mezzo; pass another "
-                                          "folder",
-                                          name));
-    }
+    const std::string file = find_run_file(of_fold.output);
+    TORCH_CHECK_VALUE(
+        file.empty() || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",
+        is_run ? "a run already; pass another folder, --resume auto to continue unfinished folds, or --overwrite"
+               : fmt::format("{}, but no run.json of a run of mezzo; pass another folder", file));
   }
   const fs::path summary = config.output / kSummary;
   TORCH_CHECK_VALUE(!fs::exists(summary) || (fs::is_regular_file(summary) && has_run), summary.string(),

@@ -29,9 +29,8 @@ auto read_from(const std::filesystem::path& run_json, const Read& read) {
     json.at("environment").at("mezzo");
     return read(json);
   } catch (const Json::exception&) {
-    TORCH_CHECK_VALUE(
-        false, run_json.string(),
-        ": is not a run.json of mezzo train; name the run.json of a run, or a TOML file of settings");
+    TORCH_CHECK_VALUE(false, run_json.string(),
+                      ": is not a run.json of mezzo train; name the run.json of a run, or a TOML file of settings");
   }
 }
 
@@ -45,10 +44,13 @@ std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns)
   TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
                     " is intact: ", fmt::format("{}", fmt::join(problems, "; ")),
                     "; nothing was changed: restore a copy, or start anew in another --output");
+  if (!warns) return checkpoint;
   for (const std::string& problem : problems) {
-    if (warns) {
-      TORCH_WARN("checkpoint passed over: ", problem);
-    }
+    TORCH_WARN("checkpoint passed over: ", problem);
+  }
+  for (const auto& [step, path] : checkpoint_format::list_incomplete(checkpoints)) {
+    if (!checkpoint || step > checkpoint->step)
+      TORCH_WARN("incomplete checkpoint ignored: ", path.string(), " has no whole manifest.json");
   }
   return checkpoint;
 }

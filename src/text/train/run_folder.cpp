@@ -15,6 +15,7 @@
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/durable_files.h"
 #include "text/io/json.h"
+#include "text/io/read_file.h"
 #include "text/train/run_files.h"
 #include "text/train/run_identity.h"
 
@@ -23,6 +24,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
+
+constexpr std::string_view kFirstRunJson = "{\n  \"finished\": false,\n  \"run\": \"";  // how a run's first one begins
 
 std::string make_name() {
   std::random_device random;
@@ -58,6 +61,15 @@ void remove_adapter(const fs::path& folder) {
 bool lies_in_output(const TrainConfig& config, const fs::path& checkpoint) {
   std::error_code none;
   return fs::equivalent(checkpoint / "..", config.output / "checkpoints", none);
+}
+
+/// Whether it is an empty file, or a folder of nothing else.
+bool is_blank(const fs::path& path) {
+  std::error_code none;
+  if (fs::is_regular_file(path, none)) return fs::file_size(path, none) == 0;
+  if (!fs::is_directory(fs::symlink_status(path, none))) return false;
+  const fs::directory_iterator entries(path);
+  return std::all_of(begin(entries), end(entries), [](const auto& entry) { return is_blank(entry.path()); });
 }
 
 bool is_leftover(const fs::path& file) {
@@ -103,6 +115,28 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
   }
 }
 
+bool has_run_json(const fs::path& output) {
+  const fs::path file = output / "run.json";
+  if (!fs::is_regular_file(file)) return fs::exists(fs::symlink_status(file));
+  try {
+    const std::string text = read_file(file);
+    return !text.empty() && (!text.starts_with(kFirstRunJson) || Json::accept(text));
+  } catch (const c10::ValueError&) {
+    return true;
+  }
+}
+
+std::string find_run_file(const fs::path& output) {
+  const bool has_begun = has_run_json(output);
+  std::vector<std::string> names(kRunFiles.begin(), kRunFiles.end());
+  if (has_begun) names.emplace_back("run.json");
+  names.insert(names.end(), {"tensorboard", "checkpoints", kAdapterFolder});
+  const auto found = std::ranges::find_if(names, [&](const std::string& name) {
+    return fs::exists(fs::symlink_status(output / name)) && (has_begun || !is_blank(output / name));
+  });
+  return found != names.end() ? *found : "";
+}
+
 RunFolder::RunFolder(const TrainConfig& config) : config_(config) {
   TORCH_CHECK_VALUE(!fs::exists(config.output) || fs::is_directory(config.output), "--output ", config.output.string(),
                     ": is a file, not a folder");
@@ -132,11 +166,11 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   const auto present = read_present_run(config_.output);
   const bool is_its_own =
       present ? present->run == run_ : config_.resume == "auto" || lies_in_output(config_, config_.resume);
-  const std::string foreign = foreign_file();
-  TORCH_CHECK_VALUE(is_its_own || foreign.empty(), "--output ", config_.output.string(), ": holds ", foreign,
-                    present ? ", of another run than the checkpoint of --resume"
-                            : ", but no run.json of a run of mezzo",
-                    "; pass the run's own folder, or a new one");
+  const std::string foreign = find_run_file(config_.output);
+  TORCH_CHECK_VALUE(
+      is_its_own || foreign.empty(), "--output ", config_.output.string(), ": holds ", foreign,
+      present ? ", of another run than the checkpoint of --resume" : ", but no run.json of a run of mezzo",
+      "; pass the run's own folder, or a new one");
   // Of a finished run no step is taken back.
   const bool is_to_be_longer = present && total_steps > present->total_steps;
   const bool is_of_the_end = present && resumed->step >= present->steps && left_behind_.empty();
@@ -152,12 +186,12 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
                     resumed->step, " and replace its end, or another --output");
   TORCH_CHECK_VALUE(left_behind_.empty() || config_.overwrite || lies_in_output(config_, config_.resume),
                     "--resume: ", config_.output.string(), " continued from this checkpoint to step ",
-                    left_behind_.front(),
-                    "; pass --resume auto to continue there, or --overwrite to go back to step ", resumed->step);
+                    left_behind_.front(), "; pass --resume auto to continue there, or --overwrite to go back to step ",
+                    resumed->step);
 }
 
 void RunFolder::check_new(const RunIdentity& identity) {
-  const std::string foreign = foreign_file();
+  const std::string foreign = find_run_file(config_.output);
   if (foreign.empty()) {
     return;
   }
@@ -175,36 +209,28 @@ void RunFolder::check_new(const RunIdentity& identity) {
     begins_again_ = true;
   }
   TORCH_CHECK_VALUE(replaces_ || !present->finished || config_.resume != "auto", "--resume: ", config_.output.string(),
-                    ": holds a finished run without a checkpoint, which --save-every would keep. Pass --overwrite to repeat the run, or pass its folder as --model to start from its weights");
+                    ": holds a finished run without a checkpoint, which --save-every would keep. Pass --overwrite to "
+                    "repeat the run, or pass its folder as --model to start from its weights");
   TORCH_CHECK_VALUE(replaces_ || begins_again_, "--output ", config_.output.string(), ": holds ",
                     present->finished ? "a finished run" : "a run",
                     " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
 }
 
-/// A file or folder there that the run would change; empty for none.
-std::string RunFolder::foreign_file() const {
-  for (const char* name : kRunFiles) {
-    if (fs::exists(fs::symlink_status(config_.output / name))) {
-      return name;
-    }
-  }
-  for (const char* name : {"run.json", "tensorboard", "checkpoints", kAdapterFolder}) {
-    if (fs::exists(fs::symlink_status(config_.output / name))) {
-      return name;
-    }
-  }
-  return "";
-}
-
 void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps) {
-  make_folders(config_.output);
-  if (!lock_) {
+  if (lock_) {
+    check_is_there();
+  } else {
+    make_folders(config_.output);
     lock_.emplace(config_.output);
     check(resumed, identity, total_steps);  // another run may have been faster
   }
   if (replaces_) {
-    set_checkpoints_aside(config_.output / "checkpoints", /*after=*/0);
+    invalidate_checkpoints(config_.output / "checkpoints", /*after=*/0);
   }
+}
+
+void RunFolder::check_is_there() const {
+  TORCH_CHECK(is_there(), config_.output.string(), ": was removed, moved or replaced while the run was going");
 }
 
 /// Without a checkpoint, the best model and the records are all there is of maybe days of
@@ -247,7 +273,7 @@ void RunFolder::clear() {
     remove_checkpoints(config_.output / "checkpoints");
   }
   if (!left_behind_.empty()) {  // before the records of those steps go
-    set_checkpoints_aside(config_.output / "checkpoints", left_behind_.back() - 1);
+    invalidate_checkpoints(config_.output / "checkpoints", left_behind_.back() - 1);
   }
   if (replaces_ || (goes_on_ && config_.lora > 0)) {
     remove_adapter(config_.output / kAdapterFolder);

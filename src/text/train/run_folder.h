@@ -41,6 +41,13 @@ struct PresentRun {
 /// nullopt where there is no run.json, or none that a run of mezzo wrote.
 std::optional<PresentRun> read_present_run(const std::filesystem::path& output);
 
+/// Whether there is a run.json in `output`. One that a crash in the first second emptied or cut off does not count.
+bool has_run_json(const std::filesystem::path& output);
+
+/// The name of a file or folder in `output` that a run would change; empty for none. Empty ones do not count without a
+/// run.json.
+std::string find_run_file(const std::filesystem::path& output);
+
 /// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
 /// and nothing is ever removed that no run of mezzo wrote: run.json tells.
 class RunFolder {
@@ -64,6 +71,7 @@ class RunFolder {
 
   /// After make(): whether the folder is still where it was made.
   bool is_there() const { return lock_->is_there(); }
+  void check_is_there() const;
 
   /// The steps of checkpoints later than the one that was asked for, which
   /// clear() removes; newest first.
@@ -77,7 +85,6 @@ class RunFolder {
 
  private:
   void check_new(const RunIdentity& identity);
-  std::string foreign_file() const;
   void keep_records();
 
   const TrainConfig& config_;

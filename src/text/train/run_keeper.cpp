@@ -97,7 +97,7 @@ std::string RunKeeper::save_model(const ModelConfig& config, const NamedTensors&
     if (error_) {
       return;  // the checkpoint to come has the best model that is there
     }
-    check_folder();
+    folder_->check_is_there();
     hash = save_pretrained(config, weights, path_);
     best_model_->written(hash);
   });
@@ -213,7 +213,7 @@ void RunKeeper::failed(int64_t step, const std::string& error) noexcept {
 }
 
 std::string RunKeeper::write(const Checkpoint& checkpoint) {
-  check_folder();
+  folder_->check_is_there();
   return checkpoints_->save(checkpoint, best_model_->path());
 }
 
@@ -235,10 +235,6 @@ void RunKeeper::could_not_save(int64_t step, const std::exception& error, bool g
   failed_saves_.push_back(message_of(error));
   output_->warn(fmt::format("the checkpoint of step {} could not be saved{}: {}", step,
                             goes_on ? ", training goes on" : "", failed_saves_.back()));
-}
-
-void RunKeeper::check_folder() const {
-  TORCH_CHECK(folder_->is_there(), path_.string(), ": was removed, moved or replaced while the run was going");
 }
 
 std::optional<std::filesystem::path> RunKeeper::find_copy(const BestModel& best) const {

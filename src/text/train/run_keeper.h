@@ -102,7 +102,6 @@ class RunKeeper {
   void finish_saving(bool goes_on = false);
   void could_not_save(int64_t step, const std::exception& error, bool goes_on);
   void warn(const std::string& warning);
-  void check_folder() const;
   std::optional<std::filesystem::path> find_copy(const BestModel& best) const;
 
   const Ranks& ranks_;

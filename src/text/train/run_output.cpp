@@ -119,7 +119,9 @@ void RunOutput::begin(const RunPlan& plan,
   } else {
     metrics_.emplace(metrics);
   }
-  board_.emplace(config_.output / "tensorboard", board_options);
+  const fs::path board = config_.output / "tensorboard";
+  fs::create_directory(board);  // and none above it: the run's own may have been taken away
+  board_.emplace(board, board_options);
   setup_.tokenizer->save(config_.output, TokenizerSaveOptions()
                                              .model_max_length(*config_.max_length)
                                              .token_types(setup_.model->config().takes_token_types())
@@ -138,10 +140,11 @@ void RunOutput::begin(const RunPlan& plan,
     note(fmt::format("resumed after step {}", resumed->step));
     const auto now = environment_of(setup_);
     if (const auto moved = describe_move(resumed->environment, {now.begin(), now.end()}); !moved.empty()) {
-      note(fmt::format("warning: not to the bits of a run that was not broken off: {}", moved));
+      note(fmt::format("warning: results may not be bit-identical to an uninterrupted run: {}", moved));
     }
     if (!has_records && config_.resume == "auto") {
-      note(fmt::format("warning: {} is gone: curves and report begin after step {}", metrics.string(), resumed->step));
+      note(fmt::format("warning: {} is missing: curves and report begin after step {}", metrics.string(),
+                       resumed->step));
     }
     if (!folder.left_behind().empty()) {
       note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
@@ -149,7 +152,7 @@ void RunOutput::begin(const RunPlan& plan,
   } else if (config_.resume == "auto") {
     const std::string kept = folder.kept().string();
     note(fmt::format("no checkpoint in {}, starting anew{}", (config_.output / "checkpoints").string(),
-                     kept.empty() ? "" : "; what was there is kept in " + kept));
+                     kept.empty() ? "" : "; the earlier files are kept in " + kept));
   }
   progress_.emplace(ProgressBar::Options{.total = plan.total_steps,
                                          .initial = resumed ? resumed->step : 0,
@@ -276,10 +279,9 @@ void RunOutput::training_done() {
 void RunOutput::stopped(int64_t step) {
   training_done();
   note(fmt::format("stopped after step {}; go on with --resume auto", step));
-  write_ending(
-      "stopped", step,
-      fmt::format("This run was stopped after step {} of {}; the same command with --resume auto goes on with it.",
-                  step, total_steps_));
+  write_ending("stopped", step,
+               fmt::format("This run was stopped after step {} of {}; the same command with --resume auto resumes it.",
+                           step, total_steps_));
 }
 
 void RunOutput::failed(int64_t step, const std::string& error) {
@@ -310,8 +312,8 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   const std::string notice =
       has_trained_ ? ""
                    : fmt::format(
-                         "Nothing was learned: {} was skipped, as gradients were inf or NaN. The weights are "
-                         "those that the run began with{}.",
+                         "Nothing was learned: {} was skipped, because gradients were inf or NaN. The weights have not "
+                         "changed{}.",
                          record.steps == 1 ? "its step" : fmt::format("each of its {} steps", record.steps),
                          config_.diagnose ? "" : "; --diagnose shows where inf and NaN begin");
   if (!has_trained_) {

@@ -1,4 +1,5 @@
 """Checkpoints on a file system that renames by copying and keeps no promise of fsync, as mounts of buckets do."""
+import os
 import shutil
 
 import pytest
@@ -33,27 +34,63 @@ def broken(data, output, call, lost):
     return run(flags(data, output, "--resume", "auto"))
 
 
+def ends_as_if_whole(data, whole, output, call, lost):
+    """What it says."""
+    done = broken(data, output, call, lost)
+    assert done.returncode == 0 and model_of(output) == whole, (call, done.stderr)
+    assert 6 in checkpoints_of(output)
+    shutil.rmtree(output)
+    return done.stderr
+
+
 @pytest.mark.parametrize("lost", [0, 3])
 def test_a_checkpoint_is_complete_or_passed_over(data, whole, calls, tmp_path, lost):
     """Killed within the renames of the second checkpoint and the third: a half of a file, of a folder, or of what was written last."""
     chosen = [number for number, path in calls if path.startswith(("checkpoints/step-4", "checkpoints/step-6"))]
     assert len(chosen) > 20
-    passed_over = 0
-    for call in chosen[lost::10]:
-        output = tmp_path / str(call)
-        done = broken(data, output, call, lost)
-        assert done.returncode == 0 and model_of(output) == whole, (call, done.stderr)
-        assert "resumed after step " in done.stderr
-        passed_over += done.stderr.count("warning: checkpoint passed over: ")
-        assert 6 in checkpoints_of(output)
-        shutil.rmtree(output)
-    assert passed_over > 0
+    said = [ends_as_if_whole(data, whole, tmp_path / str(call), call, lost) for call in chosen[lost::10]]
+    assert all("resumed after step " in told for told in said)
+    assert any("warning: incomplete checkpoint ignored: " in told for told in said)
+    assert not any("warning: checkpoint passed over: " in told for told in said), "none looks damaged"
 
 
-def test_a_first_checkpoint_that_is_damaged_is_named(data, calls, tmp_path):
-    call = next(number for number, path in calls if path == "checkpoints/step-2/weights.safetensors") + 1
-    done = broken(data, tmp_path / "out", call, 0)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert f"no checkpoint in {tmp_path}/out/checkpoints is intact: {tmp_path}/out/checkpoints/step-2/" in done.stderr
-    shutil.rmtree(tmp_path / "out/checkpoints/step-2")
-    trained(flags(data, tmp_path / "out", "--resume", "auto"))
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_run_whose_first_checkpoint_is_incomplete_starts_anew(data, whole, calls, tmp_path, lost):
+    chosen = [number for number, path in calls if path.startswith("checkpoints/step-2")]
+    said = [ends_as_if_whole(data, whole, tmp_path / str(call), call, lost) for call in chosen[1 + lost::6]]
+    anew = [told for told in said if "starting anew; the earlier files are kept in" in told]
+    assert anew and all("warning: incomplete checkpoint ignored: " in told for told in anew)
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_run_that_is_killed_in_its_first_second_begins_again(data, whole, calls, tmp_path, lost):
+    """run.json is empty then, or half written."""
+    first = next(number for number, path in calls if path.startswith("checkpoints"))
+    for call in range(2, first, 3 if lost else 5):
+        ends_as_if_whole(data, whole, tmp_path / str(call), call, lost)
+
+
+def test_an_empty_run_json_makes_no_folder_that_of_a_run(data, tmp_path):
+    """Nothing that somebody else wrote is replaced."""
+    output = tmp_path / "out"
+    output.mkdir()
+    for contents in "", '{\n  "finished": false,\n  "run": "12':
+        (output / "run.json").write_text(contents)
+        (output / "config.json").write_text("mine")
+        done = run(flags(data, output))
+        assert done.returncode == 1 and "holds config.json, but no run.json of a run of mezzo" in done.stderr
+        assert (output / "config.json").read_text() == "mine"
+    (output / "config.json").unlink()
+    (output / "run.json").write_text('{"mine": 1')
+    assert "holds run.json, but no run.json of a run" in run(flags(data, output)).stderr
+
+
+def test_an_old_list_of_a_folder_hides_no_checkpoint(data, whole, tmp_path):
+    """And shows none that is gone."""
+    output = tmp_path / "out"
+    trained(flags(data, output, "--pause-at", 4 / 6))
+    (output / "checkpoints/step-5").mkdir()
+    done = trained(flags(data, output, "--resume", "auto"), LD_PRELOAD=os.environ["MEZZO_WRITE_FAULTS"],
+                   MEZZO_STALE=str(output / "checkpoints/step-4"))
+    assert "resumed after step 4" in done.stderr and model_of(output) == whole
+    assert f"incomplete checkpoint ignored: {output}/checkpoints/step-5 has no whole manifest.json" in done.stderr

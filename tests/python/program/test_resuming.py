@@ -650,6 +650,29 @@ def test_a_folder_that_takes_the_place_of_the_run_s_is_not_touched(data, tmp_pat
     assert {path.name: path.read_text() for path in output.iterdir()} == {"config.json": "mine", "model.safetensors": "mine"}
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume", "auto"]], ids=["new", "resumed"])
+def test_a_folder_that_is_taken_away_at_the_start_is_not_made_again(data, tmp_path, resume):
+    output = tmp_path / "out"
+    if resume:
+        trained(flags(data, output, "--pause-at", 0.5))
+        shutil.copytree(output, tmp_path / "copy")
+    calls = logged_calls(flags(data, output, *resume), output, tmp_path / "log")
+    first_step = next(i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl"))
+    begin = next(i for i, (_, path) in enumerate(calls, 1) if path.endswith(".run.lock")) + 1
+    for call in range(begin, first_step, 4):
+        shutil.rmtree(output)
+        if resume:
+            shutil.copytree(tmp_path / "copy", output)
+        process = subprocess.Popen([PROGRAM, *flags(data, output, *resume)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1", **faults(output, "stop", call)})
+        os.waitpid(process.pid, os.WUNTRACED)
+        output.rename(tmp_path / "moved")
+        process.send_signal(signal.SIGCONT)
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 1 and not output.exists(), (calls[call - 1], stderr)
+        (tmp_path / "moved").rename(output)
+
+
 def test_a_folder_of_checkpoints_that_is_away_is_not_taken_for_none(data, cut, tmp_path):
     (cut / "checkpoints").rename(tmp_path / "disk")
     (cut / "checkpoints").symlink_to(tmp_path / "away")

@@ -73,7 +73,7 @@ def snapshot(folder):
 
 def checkpoints_of(output):
     """The steps of a run's checkpoints, oldest first."""
-    return sorted(int(path.name.removeprefix("step-")) for path in (Path(output) / "checkpoints").glob("step-*"))
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in (Path(output) / "checkpoints").glob("step-*/manifest.json"))
 
 
 def flip_a_byte(path):

@@ -9,12 +9,14 @@
 //   MEZZO_LIES          as file systems on buckets do: fsync does nothing, and a rename copies, piece by piece, and then
 //                       removes. A kill empties the files that were written last, as many as this says: nothing had
 //                       reached the disk
+//   MEZZO_STALE         a folder whose list is an old one, without any name
 //   MEZZO_NO_MEMFD      there is no memory to share, whatever its value
 //   MEZZO_UNREADABLE    a file whose read() fails with EIO; or a folder, with a slash at its end, in which stat()
 //                       does, too
 // A thread that has made itself the least of all writes a checkpoint beside training: the calls of
 // other threads wait for its end, so that a call has the same number in each run.
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -247,6 +249,12 @@ ssize_t read(int fd, void* data, size_t size) {
     return -1;
   }
   return ::syscall(SYS_read, fd, data, size);
+}
+
+struct dirent* readdir(DIR* folder) {
+  static const auto next = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  static const std::string stale = variable("MEZZO_STALE");
+  return !stale.empty() && path_of(::dirfd(folder)) == stale ? nullptr : next(folder);
 }
 
 int stat(const char* name, struct stat* status) noexcept {
