@@ -40,8 +40,8 @@ bool has_kernel_image(c10::Device device) {
     const Image found = reason.empty() ? Image::kPresent : Image::kMissing;
     if (image.exchange(found) == Image::kUnknown && !reason.empty()) {
       TORCH_WARN("mezzo has no kernels for ", device, " (", reason,
-                 "): LibTorch's operations run instead, slower. "
-                 "Build mezzo with the device's compute capability in MEZZO_CUDA_ARCHITECTURES.");
+                 "): LibTorch's operations run instead, slower. Update the driver if it is too old; else build mezzo "
+                 "with the device's compute capability in MEZZO_CUDA_ARCHITECTURES.");
     }
   }
   return image == Image::kPresent;

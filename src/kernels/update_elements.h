@@ -33,6 +33,7 @@ struct AdamConstants {
 };
 
 struct AdamSettings {
+  using Constants = AdamConstants;
   double beta1, beta2, eps;
   bool amsgrad;    ///< divides by the root of the largest second moment so far
   bool decoupled;  ///< weight decay shrinks the weights (AdamW), not added to gradients (Adam)
@@ -78,18 +79,19 @@ MEZZO_ELEMENT void adam_element(
   exp_avg_sq = flushed(square, c.least);
 }
 
-struct SgdSettings {
-  double momentum;
-  bool nesterov;
-  double dampening = 0;
-  bool maximize = false;
-};
-
 struct SgdConstants {
   StepFactors factors;
   float weight_decay, lr, momentum, grad_weight;
   bool nesterov;
   float least;  ///< as above
+};
+
+struct SgdSettings {
+  using Constants = SgdConstants;
+  double momentum;
+  bool nesterov;
+  double dampening = 0;
+  bool maximize = false;
 };
 
 /// @param is_first  the buffer is 0, and the gradient is not dampened
@@ -118,16 +120,17 @@ MEZZO_ELEMENT void sgd_element(float& param, float gradient, float* buffer, cons
   param = ::fmaf(grad, -c.lr, param);
 }
 
-struct RmspropSettings {
-  double alpha, eps, momentum;
-  bool centered;
-  bool maximize = false;
-};
-
 struct RmspropConstants {
   StepFactors factors;
   float weight_decay, lr, alpha, square_weight, eps, momentum;
   float least;  ///< as above
+};
+
+struct RmspropSettings {
+  using Constants = RmspropConstants;
+  double alpha, eps, momentum;
+  bool centered;
+  bool maximize = false;
 };
 
 MEZZO_ELEMENT RmspropConstants
@@ -166,14 +169,15 @@ MEZZO_ELEMENT void rmsprop_element(
   param = param - c.lr * direction;
 }
 
-struct LambSettings {
-  double beta1, beta2, eps;
-  bool maximize = false;
-};
-
 struct LambConstants {
   StepFactors factors;
   float weight_decay, beta1, mean_weight, beta2, square_weight, bias1, bias2, eps;
+};
+
+struct LambSettings {
+  using Constants = LambConstants;
+  double beta1, beta2, eps;
+  bool maximize = false;
 };
 
 MEZZO_ELEMENT LambConstants lamb_constants(const LambSettings& settings,

@@ -4,13 +4,13 @@
 #include <limits>
 #include <vector>
 
+#include "cuda/host_block.h"
 #include "kernels/cuda/operators.h"
 
 namespace mezzo::kernels {
 namespace {
 
-/// Parameters of all sizes and kinds, enough of them for two lists; where gradients are scaled
-/// by 65536 and may be 1e-8.
+/// Parameters of all sizes and kinds; where gradients are scaled by 65536 and may be 1e-8.
 ParameterUpdates some_updates(size_t slots, bool with_half_copies, std::optional<uint64_t> rounding_seed) {
   at::manual_seed(7);
   ParameterUpdates updates;
@@ -110,6 +110,33 @@ TEST_P(CudaOptimizerTest, ChangesWhatTheCpuDoesToTheBit) {
       expect_equal(a, b);
     }
   }
+}
+
+TEST_P(CudaOptimizerTest, TakesParametersOfSeveralLists) {
+  const auto some = some_updates(GetParam().slots, true, std::nullopt);
+  const auto launches_of = [&](const ParameterUpdates& updates) {
+    const int64_t before = MEZZO_CUDA::num_launches();
+    GetParam().on_gpu(updates, factors(0));
+    return MEZZO_CUDA::num_launches() - before;
+  };
+  ParameterUpdates a;
+  for (size_t i = 0; i < 300; ++i) {
+    a.push_back(some[i % 3]);  // of one to three elements
+  }
+  a = copy_of(a);
+  const auto b = copy_of(a);
+  const int64_t launches = launches_of(a);
+  GetParam().on_cpu(b, factors(0));
+  expect_equal(a, b);
+  EXPECT_EQ(launches, 2 * launches_of(some));
+}
+
+TEST_P(CudaOptimizerTest, CountsTheStepsOfAParameterWithoutElements) {
+  const ParameterUpdates a{some_updates(GetParam().slots, true, std::nullopt)[10]}, b = copy_of(a);
+  ASSERT_EQ(a[0].param.numel(), 0);
+  GetParam().on_gpu(a, factors(0));
+  GetParam().on_cpu(b, factors(0));
+  expect_equal(a, b);
 }
 
 TEST_P(CudaOptimizerTest, ChangesNothingWhereTheStepIsSkipped) {
@@ -212,12 +239,14 @@ TEST(CudaGradientSummaryTest, SumsSquaresOfAnyMagnitudeWithinTheirBound) {
 TEST(CudaGradientSummaryTest, EqualsTheCpuUpToTheBoundOfItsSums) {
   std::vector<at::Tensor> gradients;
   for (const ParameterUpdate& update : some_updates(0, false, std::nullopt)) {
-    for (int copy = 0; copy < 3; ++copy) {  // enough for two lists
-      gradients.push_back(update.gradient * (1 + copy));
+    for (int copy = 0; copy < 30; ++copy) {  // enough for two lists
+      gradients.push_back(update.gradient.slice(0, 0, copy < 3 ? update.gradient.numel() : 1) * (1 + copy));
     }
   }
   for (const auto& scale : {at::Tensor(), at::full({}, 65536.0F), at::full({}, 0.3F)}) {
+    const int64_t before = MEZZO_CUDA::num_launches();
     const auto here = MEZZO_CUDA::summarize_gradients(gradients, scale, 0.1);
+    EXPECT_EQ(MEZZO_CUDA::num_launches() - before, 3) << "two lists, and their sum";
     const auto there = cpu::summarize_gradients(gradients, scale, 0.1);
     EXPECT_EQ(here.norm.item<float>(), there.norm.item<float>());
     EXPECT_EQ(here.found_inf.item<float>(), 0);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/host_block.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/operators.h"
 #include "not_finite.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
-/// Gradients of all sizes and kinds, some of 1e-8 times 65536, enough of them for two lists; some
+/// Gradients of all sizes and kinds, some of 1e-8 times 65536; some
 /// begin an element behind an aligned place, some are transposed, some empty.
 std::vector<at::Tensor> some_gradients() {
   at::manual_seed(3);
@@ -84,7 +85,7 @@ TEST(CudaScalingTest, UnscalesAsTheSpecificationDoesToTheBit) {
   }
 }
 
-/// In one element of any tensor, also the last of the last list.
+/// In one element of any tensor.
 TEST(CudaScalingTest, FindsInfAndNaNWhereverTheyAre) {
   float bad = kInf;
   for (const size_t tensor : {0, 5, 6, 78, 80, 89, 90, 91}) {
@@ -98,6 +99,19 @@ TEST(CudaScalingTest, FindsInfAndNaNWhereverTheyAre) {
     EXPECT_EQ(MEZZO_CUDA::check_gradients({gradients, {}}, scale_of(65536)).item<float>(), 1) << tensor;
     EXPECT_EQ(MEZZO_CUDA::unscale_gradients({gradients, {}, {}}, scale_of(65536, true)).item<float>(), 1) << tensor;
   }
+}
+
+TEST(CudaScalingTest, TakesGradientsOfSeveralLists) {
+  std::vector<at::Tensor> gradients;
+  for (int i = 0; i <= MEZZO_CUDA::UnscaledList::kMost; ++i) {
+    gradients.push_back(at::ones({1}));
+  }
+  EXPECT_EQ(MEZZO_CUDA::unscale_gradients({gradients, {}, {}}, scale_of(2)).item<float>(), 0);
+  for (const at::Tensor& gradient : gradients) {
+    EXPECT_EQ(gradient.item<float>(), 0.5);
+  }
+  gradients.back().fill_(kInf);
+  EXPECT_EQ(MEZZO_CUDA::check_gradients({gradients, {}}, scale_of(2)).item<float>(), 1);
 }
 
 /// As the specification, which tests/scaling compares with what PyTorch's own check makes of

@@ -30,9 +30,20 @@ MEZZO_DEVICE int tensor_of_block(const int32_t* first_block, int count, int64_t 
   return low;
 }
 
-MEZZO_DEVICE Chunk chunk_of(const Block& block, const int32_t* first_block, int tensor, int64_t size) {
-  const int64_t begin = (block.index() - first_block[tensor]) * kChunk;
+/// @param items  the tensors of the list
+template <class List, class Item>
+MEZZO_DEVICE Chunk chunk_of(const Block& block, const List& list, const Item* items) {
+  const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+  const int64_t begin = (block.index() - list.first_block[tensor]) * kChunk, size = items[tensor].size;
   return {tensor, begin, begin + kChunk < size ? begin + kChunk : size};
+}
+
+/// Launches a block for every chunk of the list's tensors; none if they have no elements.
+template <class Kernel, class List>
+void launch_on_chunks(const List& list, int threads, int shared_bytes, Stream stream) {
+  if (const int32_t blocks = list.first_block[list.count]; blocks > 0) {
+    launch<Kernel>(Grid{blocks, threads, shared_bytes}, stream, list);
+  }
 }
 
 /// Four elements of a tensor from a multiple of four on, as float32; 0 behind its end. At

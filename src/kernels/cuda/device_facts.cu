@@ -27,6 +27,11 @@ DeviceFacts device_facts(int device) {
 }
 
 std::string why_no_image(int device) {
+  const DeviceFacts facts = device_facts(device);
+  if (facts.driver_version < 12010) {  // lists of tensors are arguments of 32 KB
+    return "the driver is for CUDA " + std::to_string(facts.driver_version / 1000) + "." +
+           std::to_string(facts.driver_version % 1000 / 10) + ", mezzo needs one for CUDA 12.1 or newer";
+  }
   int current = 0;
   check(cudaGetDevice(&current));
   check(cudaSetDevice(device));
@@ -44,7 +49,6 @@ std::string why_no_image(int device) {
     default: check(error); return "";
   }
   cudaGetLastError();  // or LibTorch's next call would report it
-  const DeviceFacts facts = device_facts(device);
   return "compute capability " + std::to_string(facts.major) + "." + std::to_string(facts.minor) + ", " +
          cudaGetErrorString(error);
 }

@@ -17,7 +17,8 @@ struct DeviceFacts {
 /// @throws std::runtime_error  with CUDA's own words, where it cannot tell.
 DeviceFacts device_facts(int device);
 
-/// Why no kernel of mezzo's runs on the device: its compute capability and CUDA's words; empty if they run.
+/// Why no kernel of mezzo's runs on the device: a driver that is too old, or its compute capability and CUDA's words;
+/// empty if they run.
 /// @throws std::runtime_error  with CUDA's own words, if the cause is another one
 std::string why_no_image(int device);
 

@@ -15,17 +15,16 @@ struct SumSquares {
   template <class Memory>
   static void uses(Memory& memory, const GradientList& list) {
     for (int i = 0; i < list.count; ++i) {
-      memory.reads(list.gradients[i], list.sizes[i]);
+      memory.reads(list.gradients[i].values, list.gradients[i].size);
     }
     memory.writes(list.sums, list.first_block[list.count]);
   }
 
   MEZZO_DEVICE static void run(const Block& block, const GradientList& list) {
-    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
-    const Chunk chunk = chunk_of(block, list.first_block, tensor, list.sizes[tensor]);
+    const Chunk chunk = chunk_of(block, list, list.gradients);
+    const Span& gradient = list.gradients[chunk.tensor].values;
     double sums[1] = {};
-    add_squares(block, chunk, sums,
-                [&](int64_t first, Four* four) { *four = load_four(list.gradients[tensor], first, chunk.end); });
+    add_squares(block, chunk, sums, [&](int64_t first, Four* four) { *four = load_four(gradient, first, chunk.end); });
     const double sum = block_sum(block, sums[0], block.shared<double>());
     if (block.thread() == 0) {
       list.sums[block.index()] = sum;
@@ -70,7 +69,7 @@ struct Summarize {
 }  // namespace
 
 void sum_squares(const GradientList& list, Stream stream) {
-  launch<SumSquares>(Grid{list.first_block[list.count], kThreads, scratch_bytes(kThreads)}, stream, list);
+  launch_on_chunks<SumSquares>(list, kThreads, scratch_bytes(kThreads), stream);
 }
 
 void summarize(const SummaryArguments& arguments, Stream stream) {

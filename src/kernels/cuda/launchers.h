@@ -10,15 +10,25 @@ namespace mezzo::kernels::MEZZO_CUDA {
 /// Elements of a tensor that one block takes: a multiple of 8, as the draws of rounding want it.
 constexpr int64_t kChunk = 8192;
 
-/// Arguments of a kernel may take 4 KB on every driver.
-constexpr int kMaxGradients = 100, kMaxUnscaled = 80, kMaxParameters = 30, kMaxCounters = 480;
+/// Arguments of a kernel may take this from compute capability 7.0 and CUDA 12.1's driver on; why_no_image refuses
+/// older drivers.
+constexpr int kArgumentBytes = 32764;
+
+/// Tensors of a launch: as many as have room, with 256 bytes for the rest of their list.
+template <class Item>
+constexpr int kMostOfList = (kArgumentBytes - 256) / static_cast<int>(sizeof(Item) + sizeof(int32_t));
+
+struct Gradient {
+  Span values;
+  int64_t size;
+};
 
 /// Tensors of a launch, side by side: those of tensor i are taken by blocks first_block[i]
 /// to first_block[i + 1] - 1.
 struct GradientList {
-  Span gradients[kMaxGradients];
-  int64_t sizes[kMaxGradients];
-  int32_t first_block[kMaxGradients + 1];
+  static constexpr int kMost = kMostOfList<Gradient>;
+  Gradient gradients[kMost];
+  int32_t first_block[kMost + 1];
   int count;
   double* sums;  ///< a block's sum of squares each
 };
@@ -45,8 +55,9 @@ struct Unscaled {
 
 /// As GradientList has it.
 struct UnscaledList {
-  Unscaled gradients[kMaxUnscaled];
-  int32_t first_block[kMaxUnscaled + 1];
+  static constexpr int kMost = kMostOfList<Unscaled>;
+  Unscaled gradients[kMost];
+  int32_t first_block[kMost + 1];
   int count;
   const float* scale;
   bool looks_at_results;  ///< or else at the gradients alone
@@ -77,18 +88,10 @@ struct DeviceFactors {
   const double* lr = nullptr;
 };
 
-/// Adds 1 to each counter, unless the step is skipped.
-struct CounterList {
-  float* counters[kMaxCounters];
-  int count;
-  const float* found_inf;
-};
-void count_steps(const CounterList& list, Stream stream);
-
 struct Parameter {
   Span param, gradient, half_copy;
   float* slots[3];
-  const float* step;  ///< counted already
+  float* step;  ///< of updates so far; nullptr: they are not counted
   int64_t size;
   double lr, weight_decay;
   uint32_t index;
@@ -97,23 +100,25 @@ struct Parameter {
 /// As GradientList has it.
 template <class Settings>
 struct ParameterList {
-  Parameter parameters[kMaxParameters];
-  int32_t first_block[kMaxParameters + 1];
+  static constexpr int kMost = kMostOfList<Parameter>;
+  Parameter parameters[kMost];
+  int32_t first_block[kMost + 1];
   int count;
   Settings settings;
   bool flushes_denormals;
   bool rounds_stochastically;  ///< bfloat16 parameters
   uint64_t rounding_seed;
   DeviceFactors factors;
-  double* norms;  ///< LAMB: two sums a block, of squares of parameters and of directions
+  typename Settings::Constants* constants;  ///< room: one a parameter
+  double* norms;                            ///< LAMB: two sums a block, of squares of parameters and of directions
 };
-static_assert(sizeof(ParameterList<AdamSettings>) <= 4096 && sizeof(GradientList) <= 4096 &&
-              sizeof(UnscaledList) <= 4096 && sizeof(CounterList) <= 4096);
+static_assert(sizeof(ParameterList<AdamSettings>) <= kArgumentBytes && sizeof(GradientList) <= kArgumentBytes &&
+              sizeof(UnscaledList) <= kArgumentBytes);
 
+/// Each counts the steps first, unless the step is skipped.
 void adam(const ParameterList<AdamSettings>& list, Stream stream);
 void sgd(const ParameterList<SgdSettings>& list, Stream stream);
 void rmsprop(const ParameterList<RmspropSettings>& list, Stream stream);
-/// Both of its passes over the parameters.
 void lamb(const ParameterList<LambSettings>& list, Stream stream);
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

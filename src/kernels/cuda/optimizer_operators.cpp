@@ -11,34 +11,22 @@
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
-/// After the steps have been counted: `update` for lists that hold all parameters.
+/// `update` for lists that hold all parameters.
 template <class Settings, class Update>
 void update_all(const ParameterUpdates& updates,
                 const Settings& settings,
                 bool flushes,
                 const GradientFactors& factors,
                 const Update& update) {
+  using List = ParameterList<Settings>;
+  using Constants = typename Settings::Constants;
   const OnDeviceOf device(updates.front().param);
-  CounterList counters{};
-  counters.found_inf = number(factors.found_inf);
-  const auto count = [&] {
-    if (counters.count > 0) {
-      count_steps(counters, device.stream);
-    }
-    counters.count = 0;
-  };
-  for (const ParameterUpdate& each : updates) {
-    if (each.step.defined()) {
-      counters.counters[counters.count++] = number(each.step);
-      if (counters.count == kMaxCounters) {
-        count();
-      }
-    }
-  }
-  count();
-  ParameterList<Settings> list{};
+  const auto constants = at::empty({std::min<int64_t>(std::ssize(updates), List::kMost) * int64_t{sizeof(Constants)}},
+                                   updates.front().param.options().dtype(at::kByte));
+  List list{};
   list.settings = settings;
   list.flushes_denormals = flushes;
+  list.constants = static_cast<Constants*>(constants.mutable_data_ptr());
   list.factors = {number(factors.inv_scale), number(factors.clip), number(factors.found_inf),
                   factors.lr.defined() ? factors.lr.const_data_ptr<double>() : nullptr};
   if (const auto& first = updates.front(); first.rounding_seed) {
@@ -46,7 +34,7 @@ void update_all(const ParameterUpdates& updates,
     list.rounding_seed = rounding_key_seed(first);
   }
   for_lists(
-      updates, kMaxParameters, list,
+      updates, list,
       [](auto& to, const ParameterUpdate& from) {
         Parameter& p = to.parameters[to.count];
         p = {span_of(from.param),
@@ -100,10 +88,9 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
   const auto sums = at::empty({blocks}, options.dtype(at::kDouble));
   auto* next = sums.mutable_data_ptr<double>();
   for_lists(
-      gradients, kMaxGradients, GradientList{},
+      gradients, GradientList{},
       [](GradientList& list, const at::Tensor& gradient) {
-        list.gradients[list.count] = span_of(gradient);
-        list.sizes[list.count] = gradient.numel();
+        list.gradients[list.count] = {span_of(gradient), gradient.numel()};
         return blocks_of(gradient.numel());
       },
       [&](GradientList& list) {

@@ -9,15 +9,6 @@ constexpr int kThreads = 256;
 /// What a block shares: the inverse of the scale, and room for its sum.
 constexpr int kInverseBytes = 16, kSharedBytes = kInverseBytes + kThreads / kWarp * static_cast<int>(sizeof(float));
 
-/// `x` as `element` holds it.
-MEZZO_DEVICE float rounded(Element element, float x) {
-  switch (element) {
-    case Element::kFloat: return x;
-    case Element::kBFloat16: return to_float(from_float<BFloat16>(x));
-    default: return to_float(from_float<Half>(x));
-  }
-}
-
 /// Reads every gradient once. Zeros follow the end of a tensor. Their quotients are not finite if the scale is not,
 /// and then found_inf has to be 1.
 struct Unscale {
@@ -32,9 +23,8 @@ struct Unscale {
   }
 
   MEZZO_DEVICE static void run(const Block& block, const UnscaledList& list) {
-    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
-    const Unscaled& gradient = list.gradients[tensor];
-    const Chunk chunk = chunk_of(block, list.first_block, tensor, gradient.size);
+    const Chunk chunk = chunk_of(block, list, list.gradients);
+    const Unscaled& gradient = list.gradients[chunk.tensor];
     auto* inverse = block.shared<float>();
     if (block.thread() == 0) {
       *inverse = inverse_scale(*list.scale);
@@ -47,7 +37,7 @@ struct Unscale {
       for (int i = 0; i < 4; ++i) {
         const float quotient = four.at[i] * inv_scale;
         const bool is_good =
-            is_finite(four.at[i]) && (!list.looks_at_results || is_finite(rounded(gradient.into.element, quotient)));
+            is_finite(four.at[i]) && (!list.looks_at_results || is_finite(rounded(quotient, gradient.into.element)));
         non_finite += is_good ? 0.0f : 1.0f;
         four.at[i] = quotient;
       }
@@ -100,7 +90,7 @@ struct UpdateLossScale {
 }  // namespace
 
 void unscale(const UnscaledList& list, Stream stream) {
-  launch<Unscale>(Grid{list.first_block[list.count], kThreads, kSharedBytes}, stream, list);
+  launch_on_chunks<Unscale>(list, kThreads, kSharedBytes, stream);
 }
 
 void write_found_inf(const FoundInfArguments& arguments, Stream stream) {

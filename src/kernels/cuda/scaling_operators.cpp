@@ -36,7 +36,7 @@ at::Tensor run(const std::vector<Unscaled>& gradients, const ScaleOfGradients& s
   list.scale = number(scale.value);
   list.looks_at_results = scale.looks_at_results();
   for_lists(
-      gradients, kMaxUnscaled, list,
+      gradients, list,
       [](UnscaledList& to, const Unscaled& gradient) {
         to.gradients[to.count] = gradient;
         return blocks_of(gradient.size);

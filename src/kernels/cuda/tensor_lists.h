@@ -9,19 +9,17 @@
 /// Many tensors as one launch takes them.
 namespace mezzo::kernels::MEZZO_CUDA {
 
-/// Fills lists of tensors with at most so many each, and calls `take(list)` for each
+/// Fills lists of tensors with at most List::kMost each, and calls `take(list)` for each
 /// that is full, or the last.
+/// @param add  puts an item behind those of a list, and returns its number of blocks
 template <class List, class Items, class Add, class Take>
-void for_lists(const Items& items, int most, List list, const Add& add, const Take& take) {
+void for_lists(const Items& items, List list, const Add& add, const Take& take) {
   list.count = 0;
   list.first_block[0] = 0;
   for (const auto& item : items) {
     const int64_t blocks = add(list, item);
-    if (blocks == 0) {
-      continue;  // it has no elements
-    }
     list.first_block[list.count + 1] = list.first_block[list.count] + static_cast<int32_t>(blocks);
-    if (++list.count == most) {
+    if (++list.count == List::kMost) {
       take(list);
       list.count = 0;
     }

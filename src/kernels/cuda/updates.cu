@@ -16,23 +16,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct CountSteps {
-  template <class Memory>
-  static void uses(Memory& memory, const CounterList& list) {
-    for (int i = 0; i < list.count; ++i) {
-      memory.updates(list.counters[i], 1);
-    }
-    memory.reads(list.found_inf, 1);
-  }
-
-  MEZZO_DEVICE static void run(const Block& block, const CounterList& list) {
-    const bool skip = list.found_inf != nullptr && *list.found_inf != 0;
-    for (int i = block.thread(); i < list.count && !skip; i += block.threads()) {
-      *list.counters[i] += 1;
-    }
-  }
-};
-
 MEZZO_DEVICE StepFactors factors_of(const DeviceFactors& factors, bool maximize) {
   const float inv_scale = factors.inv_scale != nullptr ? *factors.inv_scale : 1.0f;
   return {maximize ? -inv_scale : inv_scale, factors.clip != nullptr ? *factors.clip : 1.0f};
@@ -77,26 +60,13 @@ MEZZO_DEVICE void store_param(
   }
 }
 
-/// Constants of a block's parameter, computed once: the powers in them take a while.
-template <class Constants, class Compute>
-MEZZO_DEVICE Constants shared_constants(const Block& block, const Compute& compute) {
-  auto* constants = block.template shared<Constants>();
-  if (block.thread() == 0) {
-    *constants = compute();
-  }
-  block.sync();
-  return *constants;
-}
-
 template <class Memory, class Settings>
 void reads_numbers(Memory& memory, const ParameterList<Settings>& list) {
   for (int i = 0; i < list.count; ++i) {
     memory.reads(list.parameters[i].step, 1);
   }
-  memory.reads(list.factors.inv_scale, 1);
-  memory.reads(list.factors.clip, 1);
   memory.reads(list.factors.found_inf, 1);
-  memory.reads(list.factors.lr, 1);
+  memory.reads(list.constants, list.count);
 }
 
 template <class Memory>
@@ -119,6 +89,38 @@ MEZZO_DEVICE RmspropConstants constants_of(const ParameterList<RmspropSettings>&
   return rmsprop_constants(list.settings, lr_of(p, list.factors), p.weight_decay,
                            factors_of(list.factors, list.settings.maximize), list.flushes_denormals);
 }
+
+MEZZO_DEVICE LambConstants constants_of(const ParameterList<LambSettings>& list, const Parameter& p) {
+  return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step),
+                        factors_of(list.factors, list.settings.maximize));
+}
+
+/// Before an update: counts the steps, and computes the constants of each parameter once, as the powers in them take a
+/// while.
+template <class Settings>
+struct PrepareUpdate {
+  template <class Memory>
+  static void uses(Memory& memory, const ParameterList<Settings>& list) {
+    for (int i = 0; i < list.count; ++i) {
+      memory.updates(list.parameters[i].step, 1);
+    }
+    memory.reads(list.factors.inv_scale, 1);
+    memory.reads(list.factors.clip, 1);
+    memory.reads(list.factors.found_inf, 1);
+    memory.reads(list.factors.lr, 1);
+    memory.writes(list.constants, list.count);
+  }
+
+  MEZZO_DEVICE static void run(const Block& block, const ParameterList<Settings>& list) {
+    for (int i = block.thread(); i < list.count && !is_skipped(list.factors); i += block.threads()) {
+      const Parameter& p = list.parameters[i];
+      if (p.step != nullptr) {
+        *p.step += 1;
+      }
+      list.constants[i] = constants_of(list, p);
+    }
+  }
+};
 
 /// What moves and what it moves with: element `i` of four.
 template <int kSlots>
@@ -158,11 +160,9 @@ struct Elementwise {
     if (is_skipped(list.factors)) {
       return;
     }
-    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
-    const Parameter& p = list.parameters[tensor];
-    using Constants = decltype(constants_of(list, p));
-    const auto constants = shared_constants<Constants>(block, [&] { return constants_of(list, p); });
-    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
+    const Chunk chunk = chunk_of(block, list, list.parameters);
+    const Parameter& p = list.parameters[chunk.tensor];
+    const typename Settings::Constants constants = list.constants[chunk.tensor];
     for_fours(block, chunk, [&](int64_t first) {
       Four param = load_four(p.param, first, chunk.end), slots[kSlots + 1];
       for (int slot = 0; slot < kSlots; ++slot) {
@@ -180,17 +180,10 @@ struct Elementwise {
   }
 };
 
-MEZZO_DEVICE LambConstants lamb_constants_of(const ParameterList<LambSettings>& list, const Parameter& p) {
-  return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step),
-                        factors_of(list.factors, list.settings.maximize));
-}
+/// Room for two sums of each warp.
+constexpr int kLambShared = 2 * kThreads / kWarp * int{sizeof(double)};
 
-/// The first pass: moments, and a block's sums of squares. What the block shares:
-/// constants, and room for its sums.
-constexpr int kConstantsBytes = 64, kLambShared = kConstantsBytes + 2 * kThreads / kWarp * int{sizeof(double)};
-static_assert(sizeof(LambConstants) <= kConstantsBytes && sizeof(AdamConstants) <= kConstantsBytes &&
-              sizeof(SgdConstants) <= kConstantsBytes && sizeof(RmspropConstants) <= kConstantsBytes);
-
+/// The first pass: moments, and a block's sums of squares.
 struct LambMoments {
   template <class Memory>
   static void uses(Memory& memory, const ParameterList<LambSettings>& list) {
@@ -209,10 +202,9 @@ struct LambMoments {
     if (is_skipped(list.factors)) {
       return;
     }
-    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
-    const Parameter& p = list.parameters[tensor];
-    const auto constants = shared_constants<LambConstants>(block, [&] { return lamb_constants_of(list, p); });
-    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
+    const Chunk chunk = chunk_of(block, list, list.parameters);
+    const Parameter& p = list.parameters[chunk.tensor];
+    const LambConstants constants = list.constants[chunk.tensor];
     double sums[2] = {};
     add_squares(block, chunk, sums, [&](int64_t first, Four* squared) {
       const Four gradient = load_four(p.gradient, first, chunk.end);
@@ -227,7 +219,7 @@ struct LambMoments {
       store_four<float>(p.slots[0], first, chunk.end, mean);
       store_four<float>(p.slots[1], first, chunk.end, square);
     });
-    auto* scratch = block.shared<double>(kConstantsBytes);
+    auto* scratch = block.shared<double>();
     const double of_param = block_sum(block, sums[0], scratch);
     const double of_direction = block_sum(block, sums[1], scratch + kThreads / kWarp);
     if (block.thread() == 0) {
@@ -247,6 +239,7 @@ struct LambParams {
       memory.reads(p.slots[0], p.size);
       memory.reads(p.slots[1], p.size);
     }
+    memory.reads(list.factors.lr, 1);
     memory.reads(list.norms, 2 * list.first_block[list.count]);
   }
 
@@ -254,21 +247,20 @@ struct LambParams {
     if (is_skipped(list.factors)) {
       return;
     }
-    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
-    const Parameter& p = list.parameters[tensor];
-    const auto constants = shared_constants<LambConstants>(block, [&] { return lamb_constants_of(list, p); });
+    const Chunk chunk = chunk_of(block, list, list.parameters);
+    const Parameter& p = list.parameters[chunk.tensor];
+    const LambConstants constants = list.constants[chunk.tensor];
     // Every block of a tensor adds its blocks' sums in the same order.
     double of_param = 0, of_direction = 0;
-    for (int64_t i = list.first_block[tensor] + block.thread(); i < list.first_block[tensor + 1];
+    for (int64_t i = list.first_block[chunk.tensor] + block.thread(); i < list.first_block[chunk.tensor + 1];
          i += block.threads()) {
       of_param += list.norms[2 * i];
       of_direction += list.norms[2 * i + 1];
     }
-    auto* scratch = block.shared<double>(kConstantsBytes);
+    auto* scratch = block.shared<double>();
     of_param = block_sum(block, of_param, scratch);
     of_direction = block_sum(block, of_direction, scratch + kThreads / kWarp);
     const auto step_size = static_cast<float>(lamb_trust(of_param, of_direction) * lr_of(p, list.factors));
-    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
     for_fours(block, chunk, [&](int64_t first) {
       Four param = load_four(p.param, first, chunk.end);
       const Four mean = load_four<float>(p.slots[0], first, chunk.end),
@@ -288,14 +280,18 @@ struct Sgd : Elementwise<SgdSettings, kSlots> {};
 template <int kSlots>
 struct Rmsprop : Elementwise<RmspropSettings, kSlots> {};
 
+template <class Settings>
+void prepare(const ParameterList<Settings>& list, Stream stream) {
+  launch<PrepareUpdate<Settings>>(Grid{1, kThreads}, stream, list);
+}
+
 template <class Kernel, class Settings>
 void launch_elementwise(const ParameterList<Settings>& list, Stream stream) {
-  launch<Kernel>(Grid{list.first_block[list.count], kThreads, kConstantsBytes}, stream, list);
+  prepare(list, stream);
+  launch_on_chunks<Kernel>(list, kThreads, /*shared_bytes=*/0, stream);
 }
 
 }  // namespace
-
-void count_steps(const CounterList& list, Stream stream) { launch<CountSteps>(Grid{1, kThreads}, stream, list); }
 
 void adam(const ParameterList<AdamSettings>& list, Stream stream) {
   list.settings.amsgrad ? launch_elementwise<Adam<3>>(list, stream) : launch_elementwise<Adam<2>>(list, stream);
@@ -314,9 +310,9 @@ void rmsprop(const ParameterList<RmspropSettings>& list, Stream stream) {
 }
 
 void lamb(const ParameterList<LambSettings>& list, Stream stream) {
-  const Grid grid{list.first_block[list.count], kThreads, kLambShared};
-  launch<LambMoments>(grid, stream, list);
-  launch<LambParams>(grid, stream, list);
+  prepare(list, stream);
+  launch_on_chunks<LambMoments>(list, kThreads, kLambShared, stream);
+  launch_on_chunks<LambParams>(list, kThreads, kLambShared, stream);
 }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA
