@@ -261,7 +261,7 @@ TEST(ReportTest, SaysWhyEachStepWasSkipped) {
   EXPECT_THAT(cells_of_step(page, "2"), HasSubstr("the initial scale was too high"));
   EXPECT_EQ(cells_of_step(page, "3"), "");
   EXPECT_THAT(cells_of_step(page, "4"), HasSubstr("but not with a lower scale"));
-  EXPECT_THAT(cells_of_step(page, "6"), HasSubstr("whatever the scale"));
+  EXPECT_THAT(cells_of_step(page, "6"), HasSubstr("at any scale"));
   EXPECT_THAT(cells_of_step(page, "8"), HasSubstr("<td>not finite</td>"));
   EXPECT_THAT(cells_of_step(page, "8"), HasSubstr("the loss itself was not finite"));
   for (StepRecord& step : input.steps) {
