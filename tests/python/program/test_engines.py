@@ -288,6 +288,42 @@ def test_slurm_signals_a_job_before_its_time_limit(cluster, data, tmp_path):
     assert (output / f"checkpoints/step-{stopped}/manifest.json").exists() and "SIGUSR1" in log
 
 
+RAY = """
+import sys
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def worker(settings):
+    import mezzo
+    mezzo.train(**settings)
+
+folder, *flags = sys.argv[1:]
+settings = dict(zip((flag.removeprefix("--").replace("-", "_") for flag in flags[::2]), flags[1::2]))
+ray.init(num_cpus=2, include_dashboard=False)
+TorchTrainer(worker, train_loop_config=dict(settings, resume="auto"), scaling_config=ScalingConfig(num_workers=2),
+             run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=1))).fit()
+"""
+
+
+@pytest.mark.slow
+def test_ray_train_gives_the_same_run_even_if_a_worker_is_lost(data, two, tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[train]'")
+    output = tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-c", RAY, tmp_path / "ray", *flags(data, output)[1:]], env=CLEAN, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+
+    def rank_1():
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if f"--output={output}\0".encode() in path.read_bytes()
+                and b"\0RANK=1\0" in (path.parent / "environ").read_bytes()]
+
+    [pid] = wait_until(tmp_path, rank_1)
+    os.kill(pid, signal.SIGKILL)
+    said = finish(process)[0]
+    assert process.returncode == 0 and "the training was killed by SIGKILL" in said, said
+    assert model_of(output) == two
+
+
 # --- stopping
 
 @pytest.mark.slow  # the launcher passes the signal on within half a second
