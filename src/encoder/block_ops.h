@@ -11,10 +11,13 @@
 /// each kind of device has it.
 namespace mezzo::encoder {
 
-/// What backward needs of a layer norm; undefined where it was not asked for.
+/// What a layer norm leaves beside its output, if backward will be called.
 struct Normalised {
-  at::Tensor rows;  ///< [T, H] float32: (x - mean) / std
+  at::Tensor rows;  ///< [T, H]: (x - mean) / std; in float32, or the dtype of the product or output
   at::Tensor rstd;  ///< [T] float32
+  /// The output in the dtype of the product, for the next products; undefined if they have one dtype, or the device
+  /// does not write it in the same pass.
+  at::Tensor copy = {};
 };
 
 struct NormGradients {

@@ -365,9 +365,11 @@ void Block::offer(uint64_t mine, const std::source_location& where) const {
 uint64_t Block::offered_by(int lane) const { return execution_->fiber(thread_ / kWarpSize * kWarpSize + lane).offered; }
 
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread) {
-  if (blocks < 1 || threads < kWarpSize || threads % kWarpSize != 0 || threads > 1024) {
+  if (blocks < 1 || threads < kWarpSize || threads % kWarpSize != 0 || threads > 1024 ||
+      shared_bytes > device_limits().shared_bytes) {
     throw std::logic_error("a grid of " + std::to_string(blocks) + " blocks of " + std::to_string(threads) +
-                           " threads cannot be launched");
+                           " threads and " + std::to_string(shared_bytes) +
+                           " bytes of shared memory cannot be launched");
   }
   const Unwatched bookkeeping;
   BlockExecution execution(threads, shared_bytes, thread);
@@ -379,10 +381,16 @@ void execute(int64_t blocks, int threads, int shared_bytes, const std::function<
 namespace {
 LaunchHook launch_hook;
 std::atomic<int64_t> launches = 0;
+constexpr DeviceLimits kH100{.multiprocessors = 132, .shared_bytes = 227 * 1024};
+DeviceLimits limits = kH100;
 }  // namespace
 
 void set_launch_hook(LaunchHook hook) { launch_hook = std::move(hook); }
 int64_t num_launches() { return launches; }
+
+WithDeviceLimits::WithDeviceLimits(const DeviceLimits& given) { limits = given; }
+WithDeviceLimits::~WithDeviceLimits() { limits = kH100; }
+DeviceLimits device_limits() { return limits; }
 
 void submit(void* stream, Launched launched) {
   ++launches;

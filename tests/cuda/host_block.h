@@ -147,6 +147,15 @@ using LaunchHook = std::function<void(void* stream, Launched launched)>;
 void set_launch_hook(LaunchHook hook);
 void submit(void* stream, Launched launched);
 
+/// While it lives, devices have these limits; else they have an H100's.
+class WithDeviceLimits {
+ public:
+  explicit WithDeviceLimits(const DeviceLimits& limits);
+  ~WithDeviceLimits();
+  WithDeviceLimits(const WithDeviceLimits&) = delete;
+  WithDeviceLimits& operator=(const WithDeviceLimits&) = delete;
+};
+
 /// Launches so far, for tests that count them.
 int64_t num_launches();
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/host_block.h"
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
 #include "encoder/dropout.h"
@@ -24,6 +25,8 @@ const std::vector<std::pair<at::ScalarType, at::ScalarType>> kMixtures = {
     {at::kFloat, at::kFloat}, {at::kBFloat16, at::kFloat}, {at::kHalf, at::kFloat},   {at::kBFloat16, at::kBFloat16},
     {at::kHalf, at::kHalf},   {at::kFloat, at::kBFloat16}, {at::kHalf, at::kBFloat16}};
 
+namespace gpu_kernels = kernels::MEZZO_CUDA;
+
 const BlockOps& gpu() { return MEZZO_CUDA::kBlockOps; }
 
 /// Random numbers, which begin at an aligned address or `offset` elements behind it.
@@ -38,11 +41,16 @@ at::Tensor leaf(const at::Tensor& x) { return x.to(at::kDouble).requires_grad_()
 
 double largest(const at::Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item<double>(); }
 
+/// What rounding to a dtype changes at most, relative to a number.
+double rounding_of(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : kEps;
+}
+
 /// |found - wanted| is at most `error`, and what rounding to the dtype of `found` adds.
 void expect_near(const at::Tensor& found, const at::Tensor& wanted, double error, const std::string& what) {
   ASSERT_EQ(found.sizes(), wanted.sizes()) << what;
   const auto dtype = found.scalar_type();
-  const double rounding = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : kEps;
+  const double rounding = rounding_of(dtype);
   const double of_smallest = dtype == at::kHalf ? 0x1p-25 : 0;  // half of the distance of denormal numbers
   const auto excess = (found.to(at::kDouble) - wanted).abs() - wanted.abs() * rounding * (1 + kEps);
   EXPECT_TRUE(excess.le(error * (1 + rounding) + of_smallest).all().item<bool>())
@@ -53,19 +61,22 @@ void expect_near(const at::Tensor& found, const at::Tensor& wanted, double error
 /// few roundings of x, which rstd then makes larger.
 struct NormErrors {
   /// @param sum  [T, H] float64: what was normalised
-  NormErrors(const at::Tensor& sum, double eps, const at::Tensor& grad, const at::Tensor& weight) {
+  /// @param kept_dtype  of the normalised rows that backward gets
+  NormErrors(
+      const at::Tensor& sum, double eps, const at::Tensor& grad, const at::Tensor& weight, at::ScalarType kept_dtype) {
     const auto deviation = sum - sum.mean(1, true);
     rstd = (deviation.square().mean(1) + eps).rsqrt();
     rows = deviation * rstd.unsqueeze(1);
     normalised = 12 * kEps * (largest(sum) * largest(rstd) + largest(rows));
     output = normalised * largest(weight) + 4 * kEps;
     // A gradient is rstd times g - mean(g) - n * mean(g * n), of g = grad * weight,
-    // with n off by `normalised`.
+    // with n off by `kept`.
+    const double kept = normalised + (kept_dtype == at::kFloat ? 0 : rounding_of(kept_dtype) * largest(rows));
     const double g = largest(grad) * largest(weight), n = std::max(1.0, largest(rows));
-    gradient = largest(rstd) * g * (4 * n * normalised + 12 * kEps * (1 + n * n) + n * n * normalised);
+    gradient = largest(rstd) * g * (4 * n * kept + 12 * kEps * (1 + n * n) + n * n * kept);
     of_rstd = (12 * kEps + normalised) * largest(rstd);
     const double terms = static_cast<double>(sum.size(0)) + 1;
-    weight_sum = terms * largest(grad) * (normalised + terms * kEps * n);
+    weight_sum = terms * largest(grad) * (kept + terms * kEps * n);
     bias_sum = terms * terms * kEps * largest(grad);
     product_sum = terms * (gradient + terms * kEps * largest(rstd) * g * (1 + n * n));
   }
@@ -96,6 +107,9 @@ TEST_F(CudaRowOpsSpecificationTest, ResidualLayerNormAndAllItsGradients) {
           const auto numbers = has_numbers ? at::randperm(rows + 7).narrow(0, 0, rows) : at::Tensor();
           const DropoutSite site{p, {5, 6, 7}};
           const double eps = 1e-5;
+          // On one multiprocessor, warps take several rows in backward.
+          const gpu_kernels::WithDeviceLimits limits(
+              {.multiprocessors = number % 2 == 0 ? 1 : 132, .shared_bytes = 64 * 1024});
           Normalised normalised;
           const auto output = gpu().residual_layer_norm(product.clone(), bias, residual, {weight, shift, eps}, site,
                                                         numbers, &normalised);
@@ -113,7 +127,14 @@ TEST_F(CudaRowOpsSpecificationTest, ResidualLayerNormAndAllItsGradients) {
           const auto wanted = reference::residual_layer_norm(x, of_residual, {of_weight, of_shift, eps}, site, numbers);
           wanted.backward(grad.to(at::kDouble));
           const auto dropped = has_numbers ? reference::dropout_of_rows(x, numbers, site) : reference::dropout(x, site);
-          const NormErrors errors((dropped + of_residual).detach(), eps, grad.to(at::kDouble), of_weight.detach());
+          const NormErrors errors((dropped + of_residual).detach(), eps, grad.to(at::kDouble), of_weight.detach(),
+                                  product_dtype);
+          EXPECT_EQ(normalised.rows.scalar_type(), product_dtype);
+          if (output.scalar_type() == product_dtype) {
+            EXPECT_FALSE(normalised.copy.defined());
+          } else {
+            EXPECT_TRUE(at::equal(normalised.copy, output.to(product_dtype))) << what;
+          }
           expect_near(output, wanted.detach(), errors.output, what + "output");
           expect_near(normalised.rows, errors.rows, errors.normalised, what + "normalised");
           expect_near(normalised.rstd, errors.rstd, errors.of_rstd, what + "rstd");
@@ -162,7 +183,7 @@ TEST_F(CudaRowOpsSpecificationTest, EmbeddingsAndAllTheirGradients) {
           wanted.backward(grad.to(at::kDouble));
           const auto type_rows = has_types ? of_type.index_select(0, types) : of_type.narrow(0, 0, 1);
           const auto sum = of_word.index_select(0, ids) + of_position.index_select(0, positions) + type_rows;
-          const NormErrors errors(sum.detach(), eps, grad.to(at::kDouble) / (1 - p), of_weight.detach());
+          const NormErrors errors(sum.detach(), eps, grad.to(at::kDouble) / (1 - p), of_weight.detach(), dtype);
           expect_near(output, wanted.detach(), errors.output / (1 - p), what + "output");
           expect_near(normalised.rows, errors.rows, errors.normalised, what + "normalised");
           expect_near(normalised.rstd, errors.rstd, errors.of_rstd, what + "rstd");

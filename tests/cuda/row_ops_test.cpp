@@ -42,6 +42,9 @@ at::Tensor unaligned(const at::Tensor& x) {
   return at::cat({at::zeros({1}, x.options()), x.flatten()}).narrow(0, 1, x.numel()).view(x.sizes());
 }
 
+/// What the CPU's backward gets: the same numbers that the GPU's gets, in float32.
+Normalised in_float(const Normalised& of_gpu) { return {of_gpu.rows.to(at::kFloat), of_gpu.rstd}; }
+
 class CudaRowOpsTest : public testing::Test {
  protected:
   void SetUp() override { at::manual_seed(11); }
@@ -58,17 +61,25 @@ TEST_F(CudaRowOpsTest, ResidualLayerNormAndItsGradientsEqualTheCpus) {
           const auto numbers = has_numbers ? at::randperm(rows + 7).narrow(0, 0, rows) : at::Tensor();
           const DropoutSite site{has_numbers ? 0.3 : 0.0, {5, 6, 7}};
           const auto grad = at::randn({rows, columns}).to(residual_dtype) * 1e-3;
+          Normalised of_gpu;  // which computes first
           const auto compute = [&](const BlockOps& ops) {
             Normalised normalised;
             auto output = ops.residual_layer_norm(product.clone(), bias, residual, {weight, shift, 1e-5}, site, numbers,
                                                   &normalised);
-            const auto found = ops.residual_layer_norm_backward(grad, normalised, weight, site, numbers, product_dtype,
-                                                                residual_dtype);
+            of_gpu = of_gpu.rows.defined() ? in_float(of_gpu) : normalised;
+            const auto found =
+                ops.residual_layer_norm_backward(grad, of_gpu, weight, site, numbers, product_dtype, residual_dtype);
             const auto inference =
                 ops.residual_layer_norm(product.clone(), bias, residual, {weight, shift, 1e-5}, site, numbers, nullptr);
             EXPECT_TRUE(at::equal(inference, output));
-            return std::vector<at::Tensor>{output,         normalised.rows, normalised.rstd,   found.product,
-                                           found.residual, found.bias,      found.norm.weight, found.norm.bias};
+            return std::vector<at::Tensor>{output,
+                                           normalised.rows.to(product_dtype),
+                                           normalised.rstd,
+                                           found.product,
+                                           found.residual,
+                                           found.bias,
+                                           found.norm.weight,
+                                           found.norm.bias};
           };
           const auto here = compute(MEZZO_CUDA::kBlockOps), there = compute(cpu::kBlockOps);
           for (size_t i = 0; i < here.size(); ++i) {
@@ -93,13 +104,15 @@ TEST_F(CudaRowOpsTest, EmbeddingsAndTheirGradientsEqualTheCpus) {
                    types = has_types ? at::randint(0, 2, {rows}) : at::Tensor();
         const DropoutSite site{has_types ? 0.2 : 0.0, {1, 2, 3}};
         const auto grad = at::randn({rows, columns}).to(dtype);
+        Normalised of_gpu;
         const auto compute = [&](const BlockOps& ops) {
           Normalised normalised;
           auto output = ops.embedding_layer_norm(word, position, type, ids, positions, types, {weight, shift, 1e-5},
                                                  site, &normalised);
-          const auto found = ops.embedding_layer_norm_backward(grad, normalised, weight, site);
-          return std::vector<at::Tensor>{output,    normalised.rows,   normalised.rstd,
-                                         found.sum, found.norm.weight, found.norm.bias};
+          of_gpu = of_gpu.rows.defined() ? in_float(of_gpu) : normalised;
+          const auto found = ops.embedding_layer_norm_backward(grad, of_gpu, weight, site);
+          return std::vector<at::Tensor>{output,    normalised.rows.to(dtype), normalised.rstd,
+                                         found.sum, found.norm.weight,         found.norm.bias};
         };
         const auto here = compute(MEZZO_CUDA::kBlockOps), there = compute(cpu::kBlockOps);
         for (size_t i = 0; i < here.size() && columns > 1; ++i) {
@@ -145,6 +158,7 @@ TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
                    bias_of_halves = vector(2 * columns), grad = at::randn({rows, columns}), half_grad = grad.to(dtype),
                    numbers = is_plain ? at::Tensor() : at::randperm(rows + 7).narrow(0, 0, rows);
         const DropoutSite site{is_plain ? 0.0 : 0.3, {5, 6, 7}};
+        Normalised of_gpu;
         const auto compute = [&, columns = columns](const BlockOps& of_device) {
           const BlockOps& ops = of_device;
           Normalised normalised;
@@ -152,9 +166,11 @@ TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
           if (columns > 1) {  // the variance of one column is 0
             const auto normed = ops.layer_norm(x, {weight, shift, 1e-5}, dtype, &normalised);
             EXPECT_TRUE(at::equal(ops.layer_norm(x, {weight, shift, 1e-5}, dtype, nullptr), normed));
+            of_gpu = of_gpu.rows.defined() ? in_float(of_gpu) : normalised;
             const auto of_norm =
-                ops.layer_norm_backward(half_grad, normalised, weight, is_plain ? at::Tensor() : grad, at::kFloat);
-            results = {normed, normalised.rows, normalised.rstd, of_norm.x, of_norm.norm.weight, of_norm.norm.bias};
+                ops.layer_norm_backward(half_grad, of_gpu, weight, is_plain ? at::Tensor() : grad, at::kFloat);
+            results = {normed,    normalised.rows.to(dtype), normalised.rstd,
+                       of_norm.x, of_norm.norm.weight,       of_norm.norm.bias};
           }
           const auto outer = ops.residual_dropout_backward(grad, !is_plain, site, numbers, dtype);
           const auto gated =

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "encoder/cuda/norm_rows.h"
 #include "encoder/cuda/row_launchers.h"
 
@@ -84,14 +86,34 @@ struct EmbeddingNorm {
   }
 };
 
-/// Gradients of rows, a warp each, and what those of a block add to the sums, which meet in shared memory. Moves of
-/// each row its gradient and normalised elements, from memory once, and one or two gradients; and three sums a block.
+/// The grid of the backward pass. Each warp takes rows and has three sums of its own in shared memory. Few rows go to
+/// all multiprocessors. Of many rows each warp takes several, so that few parts of the sums are written.
+struct NormCut {
+  static constexpr int kMostWarps = 8, kBlocksAtOnce = 3, kSums = 3;
+  int warps;
+  int64_t blocks;
+
+  NormCut(int64_t rows, int64_t columns) {
+    const int multiprocessors = device_limits().multiprocessors;
+    const int64_t fitting = 64 * 1024 / row_bytes(kSums, columns > 0 ? columns : 1),  // every GPU has that
+        wanted = ceil_div(rows, multiprocessors);
+    warps = static_cast<int>(std::clamp<int64_t>(wanted, 1, std::clamp<int64_t>(fitting, 1, kMostWarps)));
+    blocks = std::min<int64_t>(ceil_div(rows, warps), int64_t{kBlocksAtOnce} * multiprocessors);
+  }
+};
+
+struct NormBackwardParts : NormBackwardArguments {
+  int64_t parts;  ///< blocks
+};
+
+/// Gradients of rows, a warp each, and their sums. Moves of each row its gradient and normalised elements, from memory
+/// once, and one or two gradients; and three sums a block.
 template <bool kWhole>
 struct NormBackward {
-  static constexpr int kMostThreads = kMostRowsOfBlock * kWarp, kBlocksAtOnce = 3;
+  static constexpr int kMostThreads = NormCut::kMostWarps * kWarp, kBlocksAtOnce = NormCut::kBlocksAtOnce;
 
   template <class Memory>
-  static void uses(Memory& memory, const NormBackwardArguments& a) {
+  static void uses(Memory& memory, const NormBackwardParts& a) {
     memory.reads(a.grad, a.rows * a.columns);
     memory.reads(a.normalised, a.rows * a.columns);
     memory.reads(a.rstd, a.rows);
@@ -101,7 +123,7 @@ struct NormBackward {
     memory.reads(a.added, a.rows * a.columns);
     memory.writes(a.product, a.rows * a.columns);
     memory.writes(a.residual, a.rows * a.columns);
-    memory.writes(a.sums, ceil_div(a.rows, rows_of_block(a.columns)) * 3 * a.columns);
+    memory.writes(a.sums, a.parts * NormCut::kSums * a.columns);
   }
 
   /// Four columns of a row.
@@ -109,18 +131,37 @@ struct NormBackward {
     Four grad, normalised, weight, added;
   };
 
-  MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
+  MEZZO_DEVICE static void run(const Block& block, const NormBackwardParts& a) {
     const int64_t columns = a.columns;
     const int warp = block.warp(), warps = block.threads() / kWarp;
+    float* const shared = block.shared<float>();
+    const auto sums_of = [&](int which) { return shared + (int64_t{which} * warps + warp) * columns; };
     const int64_t first = block.index() * warps, left = a.rows - first;
-    const int rows = warps < left ? warps : static_cast<int>(left);
-    float *const shared = block.shared<float>(), *const to_weight = shared + warp * columns,
-                 *const to_bias = to_weight + warps * columns;
-    const int64_t number = first + (warp < rows ? warp : 0), begin = number * columns, end = begin + columns;
-    const int64_t of_warp = warp < rows ? columns : 0, mask_begin = mask_row(a.row_numbers, number) * columns;
+    const int rows = warps < left ? warps : static_cast<int>(left);  // of the first turn: each begins sums
+    for (int64_t number = first + warp; number < a.rows; number += a.parts * warps) {
+      add_row(block, a, number, number < first + warps, sums_of(0), sums_of(1), sums_of(2));
+    }
+    block.sync();
+    float* const to = a.sums + block.index() * NormCut::kSums * columns;
+    for (int which = 0; which < NormCut::kSums; ++which) {
+      const bool is_there = which < 2 || a.product.data != nullptr;
+      sum_rows(block, shared + int64_t{which} * warps * columns, is_there ? rows : 0, columns, to + which * columns);
+    }
+  }
+
+ private:
+  /// The first row of a warp begins its sums.
+  MEZZO_DEVICE static void add_row(const Block& block,
+                                   const NormBackwardArguments& a,
+                                   int64_t number,
+                                   bool is_first,
+                                   float* to_weight,
+                                   float* to_bias,
+                                   float* to_product) {
+    const int64_t columns = a.columns, begin = number * columns, end = begin + columns,
+                  mask_begin = mask_row(a.row_numbers, number) * columns;
     const auto load = [&](int64_t c) {
-      return Loaded{Fours<kWhole>::load(a.grad, begin + c, end),
-                    Fours<kWhole>::template load<float>(a.normalised, begin + c, end),
+      return Loaded{Fours<kWhole>::load(a.grad, begin + c, end), Fours<kWhole>::load(a.normalised, begin + c, end),
                     Fours<kWhole>::load(a.weight, c, columns), Fours<kWhole>::load_if_any(a.added, begin + c, end)};
     };
     const auto mask = [&](int64_t c, Four& four) {
@@ -129,8 +170,17 @@ struct NormBackward {
         four.at[i] = masked(four.at[i], factors.at[i]);
       }
     };
+    const auto add = [&](float* to, int64_t c, Four four) {
+      if (!is_first) {
+        const Four sum = Fours<kWhole>::template load<float>(to, c, columns);
+        for (int i = 0; i < 4; ++i) {
+          four.at[i] += sum.at[i];
+        }
+      }
+      Fours<kWhole>::template store<float>(to, c, columns, four);
+    };
     float of_grad = 0, of_product = 0;
-    for_columns_of_warp<2>(block, of_warp, load, [&](int64_t c, Loaded& row) {
+    for_columns_of_warp<2>(block, columns, load, [&](int64_t c, Loaded& row) {
       if (a.mask_is_on_output) {
         mask(c, row.grad);
       }
@@ -140,18 +190,13 @@ struct NormBackward {
         of_grad += row.grad.at[i] * row.weight.at[i];
         of_product += product.at[i] * row.weight.at[i];
       }
-      Fours<kWhole>::template store<float>(to_weight, c, columns, product);
-      Fours<kWhole>::template store<float>(to_bias, c, columns, row.grad);
+      add(to_weight, c, product);
+      add(to_bias, c, row.grad);
     });
     const float mean = warp_sum(block, of_grad) / static_cast<float>(columns);
     const float slope = warp_sum(block, of_product) / static_cast<float>(columns);
-    block.sync();
-    float* const to = a.sums + block.index() * 3 * columns;
-    sum_rows(block, shared, rows, columns, to);
-    sum_rows(block, shared + warps * columns, rows, columns, to + columns);
-    block.sync();  // before they are written again
-    const float rstd = warp < rows ? a.rstd[number] : 0;
-    for_columns_of_warp<2>(block, of_warp, load, [&](int64_t c, Loaded& row) {
+    const float rstd = a.rstd[number];
+    for_columns_of_warp<2>(block, columns, load, [&](int64_t c, Loaded& row) {
       if (a.mask_is_on_output) {
         mask(c, row.grad);
       }
@@ -164,14 +209,11 @@ struct NormBackward {
       if (a.product.data != nullptr) {
         mask(c, result);
         Fours<kWhole>::store(a.product, begin + c, end, result);
-        Fours<kWhole>::template store<float>(to_weight, c, columns, result);
+        add(to_product, c, result);
       }
     });
-    block.sync();
-    sum_rows(block, shared, a.product.data != nullptr ? rows : 0, columns, to + 2 * columns);
   }
 
- private:
   MEZZO_DEVICE static void sum_rows(const Block& block, const float* from, int rows, int64_t columns, float* to) {
     MEZZO_ROLLED
     for (int64_t c = 4 * block.thread(); c < columns; c += 4 * block.threads()) {
@@ -328,7 +370,7 @@ void residual_layer_norm(const ResidualNormArguments& a, Stream stream) {
   with_whole_fours(
       a.columns,
       {a.product.data, a.residual.data, a.bias.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data,
-       a.to.normalised},
+       a.to.copy.data, a.to.normalised.data},
       [&]<class Whole>(Whole) { launch<ResidualNorm<Whole::value>>(norm_grid(a.rows, a.columns), stream, a); });
 }
 
@@ -336,18 +378,21 @@ void embedding_layer_norm(const EmbeddingNormArguments& a, Stream stream) {
   with_whole_fours(
       a.columns,
       {a.word.data, a.position.data, a.token_type.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data,
-       a.to.normalised},
+       a.to.copy.data, a.to.normalised.data},
       [&]<class Whole>(Whole) { launch<EmbeddingNorm<Whole::value>>(norm_grid(a.rows, a.columns), stream, a); });
 }
 
+int64_t norm_parts(int64_t rows, int64_t columns) { return NormCut(rows, columns).blocks; }
+
 void layer_norm_backward(const NormBackwardArguments& a, Stream stream) {
-  const auto rows = static_cast<int>(rows_of_block(a.columns));
-  with_whole_fours(a.columns,
-                   {a.grad.data, a.normalised, a.weight.data, a.product.data, a.residual.data, a.added.data, a.sums},
-                   [&]<class Whole>(Whole) {
-                     launch<NormBackward<Whole::value>>(
-                         Grid{ceil_div(a.rows, rows), rows * kWarp, row_bytes(2 * rows, a.columns)}, stream, a);
-                   });
+  const NormCut cut(a.rows, a.columns);
+  with_whole_fours(
+      a.columns, {a.grad.data, a.normalised.data, a.weight.data, a.product.data, a.residual.data, a.added.data, a.sums},
+      [&]<class Whole>(Whole) {
+        launch<NormBackward<Whole::value>>(
+            Grid{cut.blocks, cut.warps * kWarp, row_bytes(NormCut::kSums * cut.warps, a.columns)}, stream,
+            NormBackwardParts{a, cut.blocks});
+      });
 }
 
 void sum_columns(const ColumnSumArguments& a, Stream stream) {

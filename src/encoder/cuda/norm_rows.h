@@ -57,8 +57,11 @@ MEZZO_DEVICE void finish_norm(const Block& block,
       output.at[i] = masked(normalised.at[i] * weight.at[i] + bias.at[i], factors.at[i]);
     }
     Fours<kWhole>::store(to.output, begin + c, end, output);
-    if (to.normalised != nullptr) {
-      Fours<kWhole>::template store<float>(to.normalised, begin + c, end, normalised);
+    if (to.copy.data != nullptr) {
+      Fours<kWhole>::store(to.copy, begin + c, end, output);
+    }
+    if (to.normalised.data != nullptr) {
+      Fours<kWhole>::store(to.normalised, begin + c, end, normalised);
     }
   });
   if (to.rstd != nullptr && block.thread() == 0) {
@@ -71,6 +74,7 @@ void uses_of_norm(Memory& memory, const NormArguments& norm, const NormOutputs& 
   memory.reads(norm.weight, columns);
   memory.reads(norm.bias, columns);
   memory.writes(to.output, rows * columns);
+  memory.writes(to.copy, rows * columns);
   memory.writes(to.normalised, rows * columns);
   memory.writes(to.rstd, rows);
 }

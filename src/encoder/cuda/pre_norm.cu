@@ -95,7 +95,7 @@ struct ResidualDropoutBackward {
 
 void layer_norm(const LayerNormArguments& a, Stream stream) {
   with_whole_fours(
-      a.columns, {a.x.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data, a.to.normalised},
+      a.columns, {a.x.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data, a.to.normalised.data},
       [&]<class Whole>(Whole) { launch<LayerNorm<Whole::value>>(norm_grid(a.rows, a.columns), stream, a); });
 }
 

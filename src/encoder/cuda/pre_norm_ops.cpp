@@ -24,7 +24,7 @@ at::Tensor total(const at::Tensor& sums) { return sums.defined() ? column_sums(s
 at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm, at::ScalarType dtype, Normalised* normalised) {
   const OnDeviceOf device(x);
   const auto weight = norm.weight.contiguous(), shift = dense_if_defined(norm.bias), output = empty_rows(x, dtype);
-  const auto to = outputs_of(output, normalised, normalised != nullptr ? empty_rows(x, at::kFloat) : at::Tensor());
+  const auto to = outputs_of(output, normalised, normalised != nullptr ? at::empty_like(output) : at::Tensor());
   if (x.numel() > 0) {
     layer_norm({span_of(x), {span_of(weight), span_of(shift), static_cast<float>(norm.eps)}, to, x.size(0), x.size(1)},
                device.stream);
@@ -40,7 +40,7 @@ LayerNormGradients layer_norm_backward(const at::Tensor& grad,
   const OnDeviceOf device(grad);
   const auto weight = norm_weight.contiguous(), grad_x = empty_rows(grad, x_dtype);
   const auto sums = run_backward({.grad = span_of(grad),
-                                  .normalised = floats(normalised.rows),
+                                  .normalised = span_of(normalised.rows),
                                   .rstd = floats(normalised.rstd),
                                   .weight = span_of(weight),
                                   .mask = {},

@@ -19,10 +19,12 @@ struct DropoutArguments {
 };
 void dropout(const DropoutArguments& arguments, Stream stream);
 
-/// What a layer norm leaves.
+/// What a layer norm leaves. Backward needs the last two; none if it will not be called.
 struct NormOutputs {
   Span output;
-  float *normalised, *rstd;  ///< nullptr where backward will not be called
+  Span copy;  ///< of the output in another type; or none
+  Span normalised;
+  float* rstd;
 };
 
 struct NormArguments {
@@ -31,7 +33,7 @@ struct NormArguments {
   float eps;
 };
 
-/// `normalised` may be the memory of `product`, if that is float32.
+/// `normalised` may be the memory of `product`.
 struct ResidualNormArguments {
   Span product, residual, bias;
   NormArguments norm;
@@ -53,18 +55,10 @@ struct EmbeddingNormArguments {
 };
 void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream);
 
-/// Rows that a block takes in the backward pass of a norm, whose part of the sums it adds in order: as many as
-/// have two rows each of float32 in 64 KiB of shared memory, which every GPU has.
-constexpr int kMostRowsOfBlock = 8;
-constexpr int64_t rows_of_block(int64_t columns) {
-  const int64_t fitting = 64 * 1024 / (2 * 4 * (columns > 0 ? columns : 1));
-  return fitting > kMostRowsOfBlock ? kMostRowsOfBlock : fitting < 1 ? 1 : fitting;
-}
-
 /// Backward of all layer norms. The mask is on what was added to the residual, or on the output.
 struct NormBackwardArguments {
-  Span grad;
-  const float *normalised, *rstd;
+  Span grad, normalised;
+  const float* rstd;
   Span weight;
   Mask mask;
   bool mask_is_on_output;
@@ -72,10 +66,12 @@ struct NormBackwardArguments {
   Span product;   ///< gradient of what the mask was on, if it was not on the output; else none
   Span residual;  ///< gradient of what was normalised
   Span added;     ///< to that, or none; not where there is a product
-  float* sums;    ///< [ceil(rows / rows_of_block), 3, columns]: of weight, bias of the norm, and bias of the product
+  float* sums;    ///< [norm_parts, 3, columns]: of weight, bias of the norm, and bias of the product
   int64_t rows, columns;
 };
 void layer_norm_backward(const NormBackwardArguments& arguments, Stream stream);
+/// The number of parts of its sums, which depends on the current device.
+int64_t norm_parts(int64_t rows, int64_t columns);
 
 /// totals[c] = the sum of sums[r][c] over all r, always in the same order.
 struct ColumnSumArguments {

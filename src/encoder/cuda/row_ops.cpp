@@ -30,9 +30,11 @@ at::Tensor residual_layer_norm(const at::Tensor& product,
   const OnDeviceOf device(product);
   const auto weight = norm.weight.contiguous(), shift = norm.bias.contiguous(), bias_values = bias.contiguous();
   const auto output = empty_rows(product, at::promote_types(product.scalar_type(), residual.scalar_type()));
-  const bool is_float = product.scalar_type() == at::kFloat;
-  const auto kept = normalised == nullptr ? at::Tensor() : is_float ? product : empty_rows(product, at::kFloat);
-  const auto to = outputs_of(output, normalised, kept);
+  NormOutputs to = outputs_of(output, normalised, product);
+  if (normalised != nullptr && output.scalar_type() != product.scalar_type()) {
+    normalised->copy = empty_rows(product, product.scalar_type());
+    to.copy = span_of(normalised->copy);
+  }
   if (product.numel() > 0) {
     residual_layer_norm({span_of(product),
                          span_of(residual),
@@ -58,7 +60,7 @@ ResidualLayerNormGradients residual_layer_norm_backward(const at::Tensor& grad,
   const OnDeviceOf device(grad);
   const auto weight = norm_weight.contiguous();
   const auto product = empty_rows(grad, product_dtype), residual = empty_rows(grad, residual_dtype);
-  const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight),
+  const auto sums = run_backward({span_of(grad), span_of(normalised.rows), floats(normalised.rstd), span_of(weight),
                                   mask_of(dropout), /*mask_is_on_output=*/false, numbers(row_numbers), span_of(product),
                                   span_of(residual), Span{}, nullptr, grad.size(0), grad.size(1)},
                                  grad.options(), device.stream);
@@ -77,7 +79,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
   const OnDeviceOf device(word);
   const auto weight = norm.weight.contiguous(), shift = norm.bias.contiguous();
   const auto output = at::empty({ids.size(0), word.size(1)}, word.options());
-  const auto to = outputs_of(output, normalised, normalised != nullptr ? empty_rows(output, at::kFloat) : at::Tensor());
+  const auto to = outputs_of(output, normalised, normalised != nullptr ? at::empty_like(output) : at::Tensor());
   if (output.numel() > 0) {
     embedding_layer_norm({span_of(word),
                           span_of(position),
@@ -105,7 +107,7 @@ EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
   const OnDeviceOf device(grad);
   const auto weight = norm_weight.contiguous(), sum = empty_rows(grad, at::kFloat);
   const auto sums = run_backward(
-      {span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight), mask_of(dropout),
+      {span_of(grad), span_of(normalised.rows), floats(normalised.rstd), span_of(weight), mask_of(dropout),
        /*mask_is_on_output=*/true, nullptr, Span{}, span_of(sum), Span{}, nullptr, grad.size(0), grad.size(1)},
       grad.options(), device.stream);
   return {sum, {sums.select(0, 0), sums.select(0, 1)}};

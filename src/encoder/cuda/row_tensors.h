@@ -20,11 +20,11 @@ inline const float* floats(const at::Tensor& vector) { return vector.const_data_
 /// Room for what backward needs, if it is asked for: `rows` and a number each.
 inline NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
   if (normalised == nullptr) {
-    return {span_of(output), nullptr, nullptr};
+    return {span_of(output), {}, {}, nullptr};
   }
   normalised->rows = rows;
-  normalised->rstd = at::empty({rows.size(0)}, rows.options());
-  return {span_of(output), rows.mutable_data_ptr<float>(), normalised->rstd.mutable_data_ptr<float>()};
+  normalised->rstd = at::empty({rows.size(0)}, rows.options().dtype(at::kFloat));
+  return {span_of(output), {}, span_of(rows), normalised->rstd.mutable_data_ptr<float>()};
 }
 
 /// In a SideStream.
@@ -45,8 +45,8 @@ inline at::Tensor column_sums(const at::Tensor& parts) {
 
 /// The sums [3, H] of a backward pass, whose arguments lack only room for their parts.
 inline at::Tensor run_backward(NormBackwardArguments arguments, const at::TensorOptions& options, Stream stream) {
-  const auto parts = at::empty({ceil_div(arguments.rows, rows_of_block(arguments.columns)), 3, arguments.columns},
-                               options.dtype(at::kFloat));
+  const auto parts =
+      at::empty({norm_parts(arguments.rows, arguments.columns), 3, arguments.columns}, options.dtype(at::kFloat));
   if (parts.numel() > 0) {
     arguments.sums = parts.mutable_data_ptr<float>();
     layer_norm_backward(arguments, stream);

@@ -45,13 +45,10 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    check_once_differentiable("attention");
-    const NoAutocast no_autocast;
-    const SideStream aside;
+    const Backward<Settings> node(ctx, "attention");
     const auto saved = ctx->get_saved_variables();
-    const auto settings = kept<Settings>(ctx);
     const auto grad = ops_of(saved[kQuery])
-                          .packed_attention_backward(arguments_of(saved, settings->settings), saved[kOutput],
+                          .packed_attention_backward(arguments_of(saved, node.settings), saved[kOutput],
                                                      saved[kLogSumExp], grads[0].contiguous());
     const auto of_table = [&](const at::Tensor& sums, Input table) {
       return sums.defined() ? sums.to(saved[table].scalar_type()) : sums;

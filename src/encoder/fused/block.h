@@ -14,6 +14,7 @@
 #include "amp/policy_region.h"
 #include "amp/tensor_caster.h"
 #include "encoder/block_ops.h"
+#include "encoder/fused/next_input.h"
 #include "encoder/fused_blocks.h"
 #include "encoder/int8_weights.h"
 #include "encoder/packed_weights.h"
@@ -95,7 +96,11 @@ struct Weight {
 
 /// x as products of `dtype` with a weight take it: those with int8 make integers of what there is.
 inline at::Tensor input_of_products(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
-  return is_int8_weight(weight) ? x : x.to(dtype);
+  if (is_int8_weight(weight)) {
+    return x;
+  }
+  const auto written = NextInput::of(x, dtype);
+  return written.defined() ? written : x.to(dtype);
 }
 
 /// a b, of `dtype`, where nothing else can be computed meanwhile.
@@ -154,5 +159,19 @@ inline void check_once_differentiable(const char* block) {
   TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(), "mezzo: the fused ", block,
                               " is differentiable once; create_graph cannot pass through it");
 }
+
+/// What the backward of a node begins with. While it lives, autocast casts nothing, and there is a SideStream.
+template <class Settings>
+struct Backward {
+  /// @param block  its name in messages
+  Backward(const AutogradContext* ctx, const char* block) : holder(kept<Settings>(ctx)) {
+    check_once_differentiable(block);
+  }
+
+  const NoAutocast no_autocast = {};
+  const SideStream aside = {};
+  const c10::intrusive_ptr<Kept<Settings>> holder;
+  const Settings& settings = holder->settings;
+};
 
 }  // namespace mezzo::encoder::fused

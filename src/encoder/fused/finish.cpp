@@ -42,6 +42,7 @@ struct Finish : torch::autograd::Function<Finish> {
                                                 settings.dropout, settings.row_numbers,
                                                 settings.is_differentiable ? &normalised : nullptr)
                       : ops.residual_dropout(product, bias, residual, settings.dropout, settings.row_numbers);
+    NextInput::attach(output, std::move(normalised.copy));
     if (settings.is_differentiable) {
       variable_list saved = inputs;
       saved[kWeight] = settings.weight;
@@ -56,12 +57,9 @@ struct Finish : torch::autograd::Function<Finish> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    check_once_differentiable("linear layer");
-    const NoAutocast no_autocast;
-    const SideStream aside;
+    const Backward<Settings> node(ctx, "linear layer");
+    const Settings& settings = node.settings;
     const auto saved = ctx->get_saved_variables();
-    const auto holder = kept<Settings>(ctx);
-    const Settings& settings = holder->settings;
     const at::Tensor &rows = saved[kRows], &weight = saved[kWeight];
     variable_list result(kInputs + 1);
     const auto product = backward_of_ending(grads[0].contiguous(), saved, settings, result);

@@ -86,12 +86,9 @@ struct FirstToken : torch::autograd::Function<FirstToken> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    check_once_differentiable("attention");
-    const NoAutocast no_autocast;
-    const SideStream aside;
+    const Backward<Settings> node(ctx, "attention");
+    const Settings& settings = node.settings;
     const auto saved = ctx->get_saved_variables();
-    const auto holder = kept<Settings>(ctx);
-    const Settings& settings = holder->settings;
     const at::Tensor &input = saved[kX], &key_weight = saved[kKeyWeight], &value_weight = saved[kValueWeight],
                      &first = saved[kFirst], &weighted = saved[kWeighted], &seen = saved[kSeen];
     const at::Tensor &grad_context = grads[0], &grad_residual = grads[1];

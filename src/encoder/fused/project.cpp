@@ -91,12 +91,9 @@ struct Project : torch::autograd::Function<Project> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    check_once_differentiable("linear layer");
-    const NoAutocast no_autocast;
-    const SideStream aside;
+    const Backward<Settings> node(ctx, "linear layer");
+    const Settings& settings = node.settings;
     const auto saved = ctx->get_saved_variables();
-    const auto holder = kept<Settings>(ctx);
-    const Settings& settings = holder->settings;
     const at::Tensor &x = saved[kX], &norm_weight = saved[kNormWeight], &first = settings.first_rows;
     const std::vector<at::Tensor> weights(saved.begin() + kWeights, saved.end());
     const BlockOps& ops = ops_of(x);

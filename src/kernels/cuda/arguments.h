@@ -21,4 +21,12 @@ struct Span {
   Element element = Element::kFloat;
 };
 
+/// What a device has.
+struct DeviceLimits {
+  int multiprocessors;
+  int shared_bytes;  ///< that a block may ask for
+};
+/// Of the current device.
+DeviceLimits device_limits();
+
 }  // namespace mezzo::kernels::MEZZO_CUDA
