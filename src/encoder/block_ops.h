@@ -79,7 +79,6 @@ struct ResidualDropoutGradients {
 /// as their dtype holds it. Sums over rows do not depend on the number of threads.
 /// Nothing waits for the device.
 struct BlockOps {
-  int64_t largest_head;  ///< columns of a head that packed attention takes
   /// Whether weights of query, key and value that lie side by side make one product, and the
   /// gradients are always columns of one matrix.
   bool takes_columns;
@@ -192,6 +191,10 @@ struct BlockOps {
                                                    const DropoutSite& dropout,
                                                    const at::Tensor& row_numbers);
 
+  /// Whether the device has packed attention of `dtype` for heads of so many columns.
+  /// @param has_extra_terms  whether there are relative positions or a soft cap
+  bool (*takes_heads)(const at::Device& device, at::ScalarType dtype, int64_t head_size, bool has_extra_terms);
+
   /// @param log_sum_exp  set to float32, a row as `query` and a column a head, which backward needs; nullptr if it
   ///   will not be called
   /// @return sizes and dtype of `query`. Rows of padding and filler are zero.
@@ -215,11 +218,11 @@ struct BlockOps {
 };
 
 /// Its functions that every device has.
-#define MEZZO_FOR_BLOCK_OPS(what)                                                                          \
-  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)    \
-      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)        \
-          what(bias_activation_backward) what(layer_norm) what(layer_norm_backward) what(residual_dropout) \
-              what(residual_dropout_backward) what(gated_activation) what(gated_activation_backward)       \
+#define MEZZO_FOR_BLOCK_OPS(what)                                                                                      \
+  what(dropout) what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)                \
+      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation)                    \
+          what(bias_activation_backward) what(layer_norm) what(layer_norm_backward) what(residual_dropout)             \
+              what(residual_dropout_backward) what(gated_activation) what(gated_activation_backward) what(takes_heads) \
                   what(packed_attention) what(packed_attention_backward)
 
 /// Those for a device; nullptr if the fused blocks cannot run there.

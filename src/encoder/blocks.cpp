@@ -147,8 +147,8 @@ at::Tensor attention_kernel(const at::Tensor& x,
 }
 
 at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return fused::can_attend(x, params.attention.num_heads) ? fused::attention(dense(x), params, layout)
-                                                          : reference::attention_block(x, params, layout);
+  return fused::can_attend(x, params.attention) ? fused::attention(dense(x), params, layout)
+                                                : reference::attention_block(x, params, layout);
 }
 
 at::Tensor attention_like(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {

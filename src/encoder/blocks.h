@@ -82,7 +82,9 @@ at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, c
 
 /// Whether the attention blocks take layouts that the device alone knows (SequenceLayout::is_known), as fused blocks
 /// on accelerators do.
-bool can_attend_unknown(const at::Device& device, int64_t head_size);
+/// @param dtype  of the products
+/// @param has_relative  whether there are relative positions
+bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t head_size, bool has_relative);
 
 /// The half of a layer that works on each row alone.
 struct FeedForwardParams {

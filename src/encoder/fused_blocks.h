@@ -12,8 +12,8 @@ namespace mezzo::encoder::fused {
 /// FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
 
-/// Whether attention can run: also, heads are no larger than the device's kernels take.
-bool can_attend(const at::Tensor& x, int64_t num_heads);
+/// Whether attention can run: also, the device's kernels take such heads.
+bool can_attend(const at::Tensor& x, const AttentionDescription& attention);
 
 at::Tensor embeddings(const at::Tensor& word,
                       const at::Tensor& position,

@@ -23,7 +23,7 @@ at::Tensor choose_packed_attention(const at::Tensor& query,
                                    const at::Tensor& value,
                                    const SequenceLayoutPtr& layout,
                                    const AttentionDescription& description) {
-  if (!fused::can_attend(key, description.num_heads)) {
+  if (!fused::can_attend(key, description)) {
     return reference::packed_attention(query, key, value, layout, description);
   }
   const auto dtype = fused::compute_dtype(key);

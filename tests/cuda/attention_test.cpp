@@ -569,6 +569,35 @@ TEST(CudaAttentionLaunchTest, ShortTextsTakeOneLaunchEachWay) {
   }
 }
 
+/// Compute capability 7.5 has 64 KB a block, in which gradients of wide float32 heads have no room.
+TEST(CudaAttentionLaunchTest, TakesTheHeadsForWhichTheDeviceHasSharedMemory) {
+  struct Case {
+    at::ScalarType dtype;
+    int64_t head_size;
+    double soft_cap;
+    bool on_75;
+  };
+  const auto layout = layout_of({40, 3}, 0, 0);
+  for (const auto& [dtype, head_size, soft_cap, on_75] :
+       {Case{at::kFloat, 128, 0, true}, Case{at::kFloat, 129, 0, false}, Case{at::kFloat, 64, 3, true},
+        Case{at::kFloat, 65, 3, false}, Case{at::kHalf, 256, 3, true}, Case{at::kBFloat16, 256, 0, true}}) {
+    const auto takes = [&, dtype = dtype, head_size = head_size, soft_cap = soft_cap] {
+      return MEZZO_CUDA::takes_heads(at::kCPU, dtype, head_size, soft_cap > 0);
+    };
+    EXPECT_TRUE(takes());
+    const kernels::MEZZO_CUDA::WithDeviceLimits limits({.multiprocessors = 40, .shared_bytes = 64 * 1024});
+    EXPECT_EQ(takes(), on_75) << dtype << " " << head_size;
+    auto problem = problem_of(layout, 43, 1, head_size, dtype, 0.1);
+    problem.attention.description.soft_cap = soft_cap;
+    if (on_75) {
+      EXPECT_NO_THROW(run_on_gpu(problem));
+    } else {
+      EXPECT_THROW(run_on_gpu(problem), std::logic_error) << "more than a launch can have";
+    }
+  }
+  EXPECT_FALSE(MEZZO_CUDA::takes_heads(at::kCPU, at::kHalf, 257, false));
+}
+
 /// As a recorded step has it: where sequences lie, and the masks' step, are in the device's memory.
 TEST_P(CudaAttentionTest, TakesLayoutsAndStepsThatTheDeviceAloneKnows) {
   const auto known = layout_of({20, 7, 30}, 0, 3);

@@ -7,11 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/host_block.h"
 #include "encoder/cuda/row_launchers.h"
 #include "encoder/dropout.h"
+#include "encoder/packed_attention.h"
+#include "encoder/sequence_layout.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/tensors.h"
 #include "kernels/kernel_image.h"
@@ -83,6 +86,26 @@ TEST_F(GpuKernelsTest, LibTorchTakesOverOnADeviceThatTheKernelsWereNotCompiledFo
     EXPECT_TRUE(at::allclose(of_libtorch[i], of_kernels[i], 1e-6, 0)) << i;  // sums of float32 in another order
   }
   kernels::set_kernel_image_check(kType, nullptr);
+}
+
+/// As compute capability 7.5 has it, for gradients of float32 heads of more than 128 columns.
+TEST_F(GpuKernelsTest, LibTorchTakesOverAttentionThatNeedsMoreSharedMemoryThanADeviceHas) {
+  const gpu::WithDeviceLimits limits({.multiprocessors = 40, .shared_bytes = 64 * 1024});
+  const auto rows = at::randn({7, 160});
+  const auto attend = [&](c10::Device where) {
+    const auto layout = c10::make_intrusive<encoder::SequenceLayout>(at::tensor({0, 4, 7}, at::kInt),
+                                                                     at::tensor({4, 3}, at::kInt), 7, where);
+    const auto leaf = rows.to(where).requires_grad_();
+    const auto output = encoder::packed_attention(leaf, leaf, leaf, layout, {.num_heads = 1});
+    output.backward(at::ones({7, 160}, where));
+    return std::pair(output.detach().cpu(), leaf.grad().cpu());
+  };
+  const int64_t before = gpu::num_launches();
+  const auto [output, grad] = attend(device);
+  EXPECT_EQ(gpu::num_launches(), before);
+  const auto [output_of_cpu, grad_of_cpu] = attend(at::kCPU);
+  EXPECT_TRUE(at::allclose(output, output_of_cpu, 1e-5, 1e-5));  // sums of 160 terms in float32
+  EXPECT_TRUE(at::allclose(grad, grad_of_cpu, 1e-4, 1e-4));
 }
 
 TEST_F(GpuKernelsTest, KernelsGoToTheCurrentStream) {

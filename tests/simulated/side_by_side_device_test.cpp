@@ -24,7 +24,6 @@ using encoder::BlockOps;
 
 /// Kernels that compute nothing: matrix products are what these tests count.
 const BlockOps kNoKernels = {
-    .largest_head = 256,
     .takes_columns = true,
     .dropout = encoder::reference::dropout,
     .residual_layer_norm =
@@ -66,6 +65,7 @@ const BlockOps kNoKernels = {
     .residual_dropout_backward = nullptr,
     .gated_activation = nullptr,
     .gated_activation_backward = nullptr,
+    .takes_heads = [](const at::Device&, at::ScalarType, int64_t, bool) { return true; },
     .packed_attention =
         [](const encoder::AttentionArguments& attention, at::Tensor* log_sum_exp) {
           const auto& query = attention.query;

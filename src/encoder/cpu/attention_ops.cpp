@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -429,9 +428,10 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
   return result;
 }
 
+bool takes_heads(const at::Device&, at::ScalarType, int64_t, bool) { return true; }
+
 #define MEZZO_ENTRY(name) .name = name,
-const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
-                            .takes_columns = false,
+const BlockOps kBlockOps = {.takes_columns = false,
                             MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY) MEZZO_ENTRY(first_token_attention)
                                 MEZZO_ENTRY(first_token_attention_backward)};
 #undef MEZZO_ENTRY

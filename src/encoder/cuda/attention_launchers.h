@@ -59,6 +59,10 @@ struct PackedAttentionBackwardArguments {
 /// Bit-identical in every run: no sum has two writers.
 void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream);
 
+/// Whether the current device has the shared memory that these kernels need at least, whatever the lengths.
+/// @param has_extra_terms  whether there are relative positions or a soft cap
+bool has_memory_for_heads(Element element, int64_t head_size, bool has_extra_terms);
+
 /// The number of parts of a sequence's sums for its biases.
 int64_t bias_parts(const PackedAttentionArguments& arguments);
 

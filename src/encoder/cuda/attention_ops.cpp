@@ -140,6 +140,17 @@ void add_relative_gradients(const AttentionArguments& attention,
 
 }  // namespace
 
+bool takes_heads(const at::Device& device, at::ScalarType dtype, int64_t head_size, bool has_extra_terms) {
+  const c10::DeviceGuard guard(device);
+  const bool are_taken = head_size <= kLargestHead && has_kernel(dtype) &&
+                         has_memory_for_heads(element_of(dtype), head_size, has_extra_terms);
+  if (!are_taken) {
+    TORCH_WARN_ONCE("mezzo: its kernels of attention do not take heads of ", head_size, " columns in ",
+                    dtype_name(dtype), " on ", device, ": LibTorch's operations run instead, slower");
+  }
+  return are_taken;
+}
+
 at::Tensor packed_attention(const AttentionArguments& attention, at::Tensor* log_sum_exp) {
   const auto& query = attention.query;
   at::Tensor sums;

@@ -11,15 +11,16 @@ bool can_run(const at::Tensor& x) {
          !PolicyRegion::has_policy(x.device().type()) && !FiniteTracer::is_active();
 }
 
-bool can_attend(const at::Tensor& x, int64_t num_heads) {
-  return can_run(x) && x.size(1) / num_heads <= ops_of(x).largest_head;
+bool can_attend(const at::Tensor& x, const AttentionDescription& attention) {
+  return can_run(x) && ops_of(x).takes_heads(x.device(), compute_dtype(x), x.size(1) / attention.num_heads,
+                                             attention.relative.defined() || attention.soft_cap > 0);
 }
 
 }  // namespace fused
 
-bool can_attend_unknown(const at::Device& device, int64_t head_size) {
+bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t head_size, bool has_relative) {
   const BlockOps* ops = device.is_cpu() ? nullptr : block_ops(device);
-  return ops != nullptr && head_size <= ops->largest_head;
+  return ops != nullptr && ops->takes_heads(device, dtype, head_size, has_relative);
 }
 
 }  // namespace mezzo::encoder

@@ -236,9 +236,10 @@ class ModernBertModel : public Encoder {
   }
 
   /// Not where means are taken over the tokens of texts, or lengths are rounded up beyond the rotary tables.
-  bool takes_unknown_lengths(const at::Device& device, at::ScalarType /*dtype*/, int64_t max_seqlen) const override {
+  bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override {
     return config_.classifier_pooling != "mean" && max_seqlen <= config_.max_position_embeddings &&
-           encoder::can_attend_unknown(device, config_.hidden_size / config_.num_attention_heads);
+           encoder::can_attend_unknown(device, dtype, config_.hidden_size / config_.num_attention_heads,
+                                       /*has_relative=*/false);
   }
 
   void set_gradient_checkpointing(bool on) override { checkpointing_ = on; }

@@ -61,9 +61,10 @@ std::string PostNormEncoder::add_to(const GraphTexts& texts, RowsPer rows) const
 }
 
 bool PostNormEncoder::takes_unknown_lengths(const at::Device& device,
-                                            at::ScalarType /*dtype*/,
+                                            at::ScalarType dtype,
                                             int64_t /*max_seqlen*/) const {
-  return encoder::can_attend_unknown(device, options_.layer.hidden_size / options_.layer.num_heads);
+  return encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads,
+                                     /*has_relative=*/relative_.has_value());
 }
 
 int64_t PostNormEncoder::layer_of(std::string_view parameter) const {
