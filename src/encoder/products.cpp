@@ -1,6 +1,10 @@
 #include "encoder/products.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <limits>
 
 #include "encoder/device_products.h"
 #include "memory/side_stream.h"
@@ -19,9 +23,24 @@ void for_matrices(const at::Tensor& output, const at::Tensor& a, const at::Tenso
   }
 }
 
+/// BLAS counts rows, columns and the distance of rows in 32 bits.
+bool is_countable(const at::Tensor& matrix) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const auto is_small = [&](int64_t dim) {
+    return matrix.size(dim) <= kMost && (matrix.size(dim) <= 1 || matrix.stride(dim) <= kMost);
+  };
+  return is_small(-1) && is_small(-2);
+}
+
+void check_sizes(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK_VALUE(is_countable(a) && is_countable(b), "mezzo: a matrix product of ", a.sizes(), " and ", b.sizes(),
+                    " has 2^31 rows or columns, or more; use a smaller batch");
+}
+
 }  // namespace
 
 at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype) {
+  check_sizes(a, b);
   if (a.is_cpu() && a.dim() == 3) {
     const auto output =
         at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(dtype.value_or(a.scalar_type())));
@@ -35,6 +54,7 @@ at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b, std::optional
 }
 
 void Products::assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b) {
+  check_sizes(a, b);
   if (a.is_cpu()) {
     return for_matrices(output, a, b, [&](const auto&... each) { on_cpu_.assign(each...); });
   }
@@ -55,6 +75,7 @@ void Products::assign_aside(const at::Tensor& output, const at::Tensor& a, const
 }
 
 void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b) {
+  check_sizes(a, b);
   if (a.is_cpu()) {
     return for_matrices(total, a, b, [&](const auto&... each) { on_cpu_.add_to(each...); });
   }

@@ -1,7 +1,8 @@
-#include "encoder/cpu/products.h"
+#include "encoder/products.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -32,6 +33,19 @@ class ProductsTest : public testing::Test {
 void expect_close(const at::Tensor& mine, const at::Tensor& right, int64_t depth) {
   ASSERT_EQ(mine.sizes(), right.sizes());
   EXPECT_LE((mine.to(at::kDouble) - right).abs().max().item<double>(), 1e-6 * static_cast<double>(depth));
+}
+
+/// BLAS counts them in 32 bits.
+TEST_F(ProductsTest, RefuseTwoBillionRowsOrColumns) {
+  const auto one = at::ones({1, 1}), many = one.expand({int64_t{1} << 31, 1}), to = at::empty({1, 1});
+  const auto expect_refused = [](const auto& compute) {
+    EXPECT_THAT(compute, testing::ThrowsMessage<c10::ValueError>(
+                             testing::HasSubstr("has 2^31 rows or columns, or more; use a smaller batch")));
+  };
+  encoder::Products products;
+  expect_refused([&] { products.add(many, one); });
+  expect_refused([&] { products.assign(to, many.t(), many); });
+  expect_refused([&] { products.add_to(to, one, many.t()); });
 }
 
 TEST_F(ProductsTest, AreThoseOfFloat64ForAnyNumberOfShapesAndThreads) {
