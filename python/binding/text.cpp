@@ -23,38 +23,48 @@
 namespace mezzo::text {
 namespace {
 
-volatile std::sig_atomic_t is_interrupted = 0;
+volatile std::sig_atomic_t interrupts = 0;
 struct sigaction handler_before;
 
 extern "C" void note_interrupt(int signal) {
-  if (handler_before.sa_handler == SIG_IGN) return;
-  is_interrupted = 1;
-  if (handler_before.sa_handler != SIG_DFL) handler_before.sa_handler(signal);
+  interrupts = interrupts + 1;
+  handler_before.sa_handler(signal);
 }
 
-/// While it lives, SIGINT is noted before Python's handler notes it. One at a time.
+/// While one lives, SIGINT is noted before Python's handler notes it. If Python has no handler, nothing is noted.
 class InterruptNote {
  public:
   InterruptNote() {
-    is_interrupted = 0;
-    struct sigaction action{};
-    action.sa_handler = note_interrupt;
-    action.sa_flags = SA_ONSTACK;  // as Python has it
-    ::sigaction(SIGINT, nullptr, &handler_before);
-    ::sigaction(SIGINT, &action, nullptr);
+    const std::lock_guard lock(mutex_);
+    if (count_++ == 0) {
+      ::sigaction(SIGINT, nullptr, &handler_before);
+      if (handler_before.sa_handler == SIG_DFL || handler_before.sa_handler == SIG_IGN) return;
+      struct sigaction action{};
+      action.sa_handler = note_interrupt;
+      action.sa_flags = SA_ONSTACK;  // as Python has it
+      ::sigaction(SIGINT, &action, nullptr);
+    }
   }
-  ~InterruptNote() { ::sigaction(SIGINT, &handler_before, nullptr); }
+  ~InterruptNote() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0) ::sigaction(SIGINT, &handler_before, nullptr);
+  }
   InterruptNote(const InterruptNote&) = delete;
   InterruptNote& operator=(const InterruptNote&) = delete;
+
+  bool was_interrupted() const { return interrupts != before_; }
+
+ private:
+  inline static std::mutex mutex_;
+  inline static int count_ = 0;
+  const std::sig_atomic_t before_ = interrupts;
 };
 
 /// As model_folder() in C++. Ctrl-C stops a download.
 std::string find_model(const std::string& name, bool only_tokenizer) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
   const InterruptNote note;
   return model_folder(name, {.files = only_tokenizer ? ModelFiles::kTokenizer : ModelFiles::kAll,
-                             .stop_requested = [] { return is_interrupted != 0; }})
+                             .stop_requested = [&] { return note.was_interrupted(); }})
       .string();
 }
 
@@ -141,20 +151,25 @@ class BoundClassifier : public torch::CustomClassHolder {
                      .max_length = max_length}) {}
 
   /// float32 on CPU: [texts, labels], or [texts, tokens, labels] of a model that labels words; and how many texts were
-  /// truncated.
+  /// truncated. Nothing if Ctrl-C stopped it.
   /// @param pairs  as many as `texts`, or none
   /// @param before  texts of earlier calls, for the numbers of texts in messages
-  std::tuple<at::Tensor, int64_t> outputs(Strings texts, Strings pairs, int64_t before) {
-    const auto result = run(Batch(*this, std::move(texts), std::move(pairs)), before);
-    return {result.outputs, result.texts.truncated};
+  /// @param is_main  whether this is the thread that runs Python's handlers of signals: Ctrl-C stops no other
+  std::optional<std::tuple<at::Tensor, int64_t>> outputs(Strings texts, Strings pairs, int64_t before, bool is_main) {
+    const auto [outputs, tokenized] = run(Batch(*this, std::move(texts), std::move(pairs)), before, is_main);
+    if (!outputs.defined()) return {};
+    return std::tuple(outputs, tokenized.truncated);
   }
 
-  /// Of each text a line of JSON, as `mezzo predict` writes it; and how many texts were truncated.
-  std::tuple<Strings, int64_t> predict(Strings texts, Strings pairs, int64_t before) {
+  /// Of each text a line of JSON, as `mezzo predict` writes it; and how many texts were truncated. Nothing if Ctrl-C
+  /// stopped it.
+  std::optional<std::tuple<Strings, int64_t>> predict(Strings texts, Strings pairs, int64_t before, bool is_main) {
     const Batch batch(*this, std::move(texts), std::move(pairs));
-    const auto [outputs, tokenized] = run(batch, before);
-    return {predictions_as_json(classifier_.task(), batch.rows, outputs, tokenized.word_ids, {}, /*logits=*/false),
-            tokenized.truncated};
+    const auto [outputs, tokenized] = run(batch, before, is_main);
+    if (!outputs.defined()) return {};
+    return std::tuple(
+        predictions_as_json(classifier_.task(), batch.rows, outputs, tokenized.word_ids, {}, /*logits=*/false),
+        tokenized.truncated);
   }
 
   Strings labels() const { return classifier_.task().label_names(); }
@@ -182,11 +197,13 @@ class BoundClassifier : public torch::CustomClassHolder {
     TokenizedTexts texts;
   };
 
-  Result run(const Batch& batch, int64_t before) {
+  Result run(const Batch& batch, int64_t before, bool is_main) {
+    std::optional<InterruptNote> note;
+    if (is_main) note.emplace();
     auto texts = classifier_.tokenize(batch.rows, before);
     const std::lock_guard lock(mutex_);
-    auto outputs = classifier_.outputs(texts);
-    classifier_.check_finite(outputs, before);
+    auto outputs = classifier_.outputs(texts, {}, [&](int64_t /*done*/) { return !(note && note->was_interrupted()); });
+    if (outputs.defined()) classifier_.check_finite(outputs, before);
     return {std::move(outputs), std::move(texts)};
   }
 

@@ -91,8 +91,10 @@ TokenizedTexts Classifier::tokenize(const TextSpans& rows, int64_t before) const
   return tokenized;
 }
 
-at::Tensor Classifier::outputs(const TokenizedTexts& texts, const InferenceShare& share) {
-  return predict_outputs(*model_, texts, precision_, {}, share);
+at::Tensor Classifier::outputs(const TokenizedTexts& texts,
+                               const InferenceShare& share,
+                               const InferenceProgress& progress) {
+  return predict_outputs(*model_, texts, precision_, progress, share);
 }
 
 void Classifier::check_finite(const at::Tensor& outputs, int64_t before) const {

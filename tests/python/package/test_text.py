@@ -4,6 +4,9 @@ import json
 import math
 import pickle
 import shutil
+import subprocess
+import sys
+import textwrap
 import threading
 
 import mezzo
@@ -211,6 +214,44 @@ def test_threads_share_a_classifier_and_python_goes_on(folder):
         turns += 1
     assert turns > 1000, "the GIL was held"
     assert all((found[i] == expected).all() for i in range(4))
+
+
+def test_ctrl_c_ends_a_prediction_within_a_batch(folder, tmp_path):
+    """One of minutes, in one chunk of texts. A handler that raises nothing lets it go on."""
+    path = tmp_path / "model"
+    shutil.copytree(folder(TASKS[0]), path)
+    config = BertConfig.from_pretrained(path, hidden_size=512, intermediate_size=2048, num_hidden_layers=8, max_position_embeddings=512)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(path)
+    code = f"""
+        import os, signal, sys, threading, time, mezzo, torch
+        torch.set_num_threads(1)
+        classifier, main, came = mezzo.Classifier({str(path)!r}, precision="fp32", max_length=512), threading.main_thread().ident, []
+
+        def interrupt():
+            while sys._current_frames()[main].f_code.co_name != "_run":
+                time.sleep(0.01)
+            time.sleep(1)  # to be among the batches
+            os.kill(os.getpid(), signal.SIGINT)
+            while not came:
+                time.sleep(0.01)
+            time.sleep(1)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        def handle(number, frame):
+            came.append(frame.f_code.co_name)
+            if len(came) == 2:
+                raise KeyboardInterrupt(came)
+
+        signal.signal(signal.SIGINT, handle)
+        threading.Thread(target=interrupt, daemon=True).start()
+        classifier.predict(["goal " * 60] * 16000)
+        """
+    started = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stderr=subprocess.PIPE, text=True)
+    try:
+        _, said = started.communicate(timeout=100)
+    finally:
+        started.kill()
+    assert said.splitlines()[-1] == "KeyboardInterrupt: ['_run', '_run']", said
 
 
 def test_tokenizes_as_transformers_and_the_program(folder, tmp_path):

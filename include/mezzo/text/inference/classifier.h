@@ -53,7 +53,10 @@ class Classifier {
   TokenizedTexts tokenize(const TextSpans& rows, int64_t before = 0) const;
 
   /// As predict_outputs() gives them. The device may be waited for.
-  at::Tensor outputs(const TokenizedTexts& texts, const InferenceShare& share = {});
+  /// @param progress  as of predict_outputs(), which may stop it: undefined then.
+  at::Tensor outputs(const TokenizedTexts& texts,
+                     const InferenceShare& share = {},
+                     const InferenceProgress& progress = {});
 
   /// @param outputs  of outputs(), summed over ranks if there are several.
   /// @throws c10::Error  naming the first text whose outputs are inf or NaN, of which nothing can be told.
