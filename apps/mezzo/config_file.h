@@ -26,7 +26,7 @@ toml::table parse_config(const std::string& path);
 
 /// The command-line arguments that say the same as one line of such a file, if any are needed.
 /// @param where  file and line
-/// @throws UsageError  for what is not a setting of the command, or not of its type
+/// @throws UsageError  for an unknown setting, or a value of another type
 std::vector<std::string> to_arguments(const std::string& key,
                                       const toml::node& value,
                                       const CLI::App& command,

@@ -135,9 +135,8 @@ struct WarningHandler : c10::WarningHandler {
   void process(const c10::Warning& warning) override { say("warning", warning.msg()); }
 };
 
-/// Takes the place of a standard file that this process was started without, so that no
-/// other file can get its number and what is printed. Using it fails as before: it is
-/// open the wrong way round.
+/// Opens a standard file that this process was started without, so that no other file can get its
+/// number and the printed output. Using it fails as before: it is open the wrong way round.
 void hold_places_of_standard_files() {
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(file, F_GETFD) < 0) {

@@ -125,7 +125,7 @@ int run_serve(ServeFlags flags) {
   options.classifier = flags.model.options();
   options.log = [](const std::string& line) { say("mezzo serve: " + line); };
   catch_stop_signals();
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is said may go away
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may go away
   const CpuHalfCompute fast_half_compute;
   for (auto& model : models) model.folder = find_model(model.folder);
   text::Server server(models, options);

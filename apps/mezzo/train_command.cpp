@@ -126,7 +126,7 @@ int run_train(TrainFlags& flags) {
   const bool trains_folds = flags.config.folds > 0 && flags.config.fold == 0;
   check(flags.config);
   catch_stop_signals();
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the output may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);
   flags.config.model = find_model(flags.config.model, text::ModelFiles::kAll, flags.config.quiet);
   return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {

@@ -293,7 +293,7 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
     return 0;
   }
   catch_stop_signals();
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the search says may go away
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the output may go away
   options.stop_requested = [] { return stop_signal() != 0; };
   const auto result = as_usage([&] { return text::search(options); });
   if (!result.finished) {

@@ -117,7 +117,7 @@ void visit_arguments(const Call& call, const Visit& visit) {
   }
 }
 
-/// Calls `visit(values)` for what the op returned or changed in place.
+/// Calls `visit(values)` for tensors that the op returned or changed in place.
 template <class Visit>
 void visit_results(const Call& call, const std::vector<at::IValue>& outputs, Visit&& visit) {
   for (size_t i = 0; i < outputs.size(); ++i) {

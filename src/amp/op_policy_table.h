@@ -15,7 +15,7 @@
 
 namespace mezzo {
 
-/// One op's line, with what is needed to act on it while the op is called.
+/// One op's line, with the data to apply it while the op is called.
 struct OpPolicyEntryPoint {
   CastPolicy policy = CastPolicy::kUntouched;
   std::string op;                                 ///< in full

@@ -116,7 +116,7 @@ bool concerns(c10::DeviceType device_type, at::ArrayRef<c10::IValue> arguments) 
 void call_by_policy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const PolicyThread& thread = *PolicyThread::current();
   auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPolicyKey);
-  c10::DispatchKeySet done;  // autocast keys of device types whose tensors were cast: off for what the op is made of
+  c10::DispatchKeySet done;  // autocast keys of device types whose tensors were cast: off for inner ops
   auto target = op;
   const size_t num_arguments = op.schema().arguments().size();
   for (const auto device_type : thread.device_types) {

@@ -42,8 +42,8 @@ struct PolicyThread {
 };
 
 /// The kernel of kPolicyKey: called for every op while this thread has a region. It casts the
-/// arguments of ops that a policy lists, and passes by the built-in autocast kernel; where a region
-/// has only a log, it lets that kernel do its work, and watches.
+/// arguments of ops that a policy lists, and skips the built-in autocast kernel. If a region has
+/// only a log, that kernel runs, and its casts are recorded.
 void call_by_policy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 }  // namespace mezzo

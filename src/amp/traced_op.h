@@ -22,7 +22,7 @@ struct TracedOp {
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;  ///< per result: shares memory with an argument, and was not changed
   bool is_copy = false;            ///< hands on an argument's values, perhaps in another dtype
-  bool is_silent = false;          ///< makes no values of its own: allocates, or is composed of other ops
+  bool is_silent = false;          ///< produces no values: allocates, or is composed of other ops
   bool is_ignored = false;         ///< by the user
 };
 

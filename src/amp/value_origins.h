@@ -10,8 +10,8 @@
 
 namespace mezzo {
 
-/// Which op computed what a tensor's memory holds, for as long as that
-/// memory lives. Not thread-safe.
+/// The op that computed the contents of a tensor's memory, during the lifetime of that memory. Not
+/// thread-safe.
 class ValueOrigins {
  public:
   /// @param op  a name that outlives this.

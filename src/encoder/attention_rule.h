@@ -4,10 +4,11 @@
 
 namespace mezzo::encoder {
 
-/// What packed attention computes, as numbers that kernels of every device take: a plain struct without Torch headers.
-/// Of head h, query i and key j of one sequence: s = scale * (query_i . key_j [+ terms for relative positions]);
-/// if there is a soft cap c, s = c * tanh(s / c); weights = softmax of s over the keys that query i sees.
-/// Query i sees the keys i - keys_before to i + keys_after of its sequence.
+/// What packed attention computes, as numbers that kernels of every device take: a plain struct
+/// without Torch headers. For head h, query i and key j of one sequence: s = scale * (query_i .
+/// key_j [+ terms for relative positions]). With a soft cap c, s = c * tanh(s / c); weights =
+/// softmax of s over the keys that query i sees. Query i sees the keys i - keys_before to i +
+/// keys_after of its sequence.
 struct AttentionRule {
   int64_t num_heads = 1, head_size = 0;
   float scale = 1;

@@ -14,9 +14,9 @@ class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
 
-  /// From now on what is given to the current stream, which must not be the device's default one,
-  /// is recorded and not done, from whatever thread it comes. Memory that is allocated for it
-  /// meanwhile is of the graphs' pool and stays there. May sync the device.
+  /// From now on, work on the current stream is recorded instead of done, from any thread. The
+  /// stream must not be the device's default stream. Memory that is allocated for it meanwhile is
+  /// of the graphs' pool and stays there. May sync the device.
   virtual void begin() = 0;
   /// Ends that; the current stream must be the same. The stream does its work again from now on,
   /// also where this throws.
@@ -26,8 +26,8 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
-/// Graphs of one device that share a pool of memory: they must not be replayed at the same time,
-/// and what one leaves there, results too, is overwritten when another is replayed.
+/// Graphs of one device that share a pool of memory. They must not be replayed at the same time. A
+/// replay overwrites the memory of the other graphs in the pool, including their results.
 class DeviceGraphs {
  public:
   virtual ~DeviceGraphs() = default;

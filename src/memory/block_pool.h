@@ -25,9 +25,9 @@ class PageSource {
 
 /// Gives out pieces of long segments of addresses, best fit first, and joins them again when they
 /// come back. Pages get memory when a piece on them is first given out, and keep it for the pieces
-/// after that. All pages together hold at most half more than was ever in use at one time, or 64
-/// MiB more if that is more; what is over is given back, from the ends of the segments on. (A page
-/// that a piece in use lies on cannot be.) Not thread-safe.
+/// after that. All pages together hold at most 50% or 64 MiB more than the peak in use, whichever
+/// is more. The rest is given back, starting at the ends of the segments. (A page that a piece in
+/// use lies on cannot be.) Not thread-safe.
 class BlockPool {
  public:
   struct Segment;

@@ -9,11 +9,11 @@
 
 namespace mezzo {
 
-/// `tensor` on `device`: itself where it lies there already, undefined if it is undefined. A
-/// copy to an accelerator is not waited for, and one from the CPU goes by pinned memory, so that
-/// nothing waits: what its stream does next comes after it, and the CPU may change the tensor
-/// meanwhile, unless that is pinned itself. A copy to the CPU is waited for, since the CPU would
-/// read memory that the device has not written yet. Nothing else in mezzo copies without waiting.
+/// `tensor` on `device`: itself where it lies there already, undefined if it is undefined. Does not
+/// wait for a copy to an accelerator. A copy from the CPU uses pinned memory, so that nothing
+/// waits. Later work of its stream follows it, and the CPU may change the tensor meanwhile, unless
+/// the tensor is pinned. A copy to the CPU is waited for, since the CPU would read memory that the
+/// device has not written yet. Nothing else in mezzo copies without waiting.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
 
 /// The same, as `dtype`.

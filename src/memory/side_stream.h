@@ -19,9 +19,9 @@ class SideStream {
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;
 
-  /// Calls `body`, where this thread keeps a SideStream, with that stream as the current one, after what the current
-  /// one was given so far; else as it is. Nobody may write to `tensors` of the body before the SideStream is gone;
-  /// those that it writes to should be allocated outside of it.
+  /// Calls `body`. If this thread has a SideStream, that stream is then the current one, ordered
+  /// after the work of the previous current stream. Nobody may write to `tensors` of the body
+  /// before the SideStream is gone; those that it writes to should be allocated outside of it.
   /// @param tensors  of one device
   template <class Body>
   static void run(const std::vector<at::Tensor>& tensors, const Body& body) {

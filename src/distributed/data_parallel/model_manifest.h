@@ -9,8 +9,8 @@
 
 namespace mezzo::distributed {
 
-/// Throws c10::ValueError on all ranks where `lines` (what each rank must have alike, a line each)
-/// are not the same everywhere, naming the first difference and the ranks.
+/// Throws c10::ValueError on all ranks if `lines` differ between ranks, naming the first difference
+/// and the ranks. Each line is a property that all ranks must share.
 void check_same_lines(ProcessGroup& group, const std::vector<std::string>& lines);
 
 /// A line for each parameter and buffer: name, dtype, shape, whether it is trained.

@@ -15,9 +15,9 @@ struct RankDifference {
   std::optional<std::string> there;  ///< that of `rank`
 };
 
-/// Compares what each rank must have alike, line by line; lines may hold any characters. Where all
-/// ranks have the same, only a hash of them travels. Collective; the same answer on all ranks,
-/// nullopt where nothing differs.
+/// Compares properties that all ranks must share, line by line; lines may hold any characters.
+/// Where all ranks have the same, only a hash of them travels. Collective; the same answer on all
+/// ranks, nullopt where nothing differs.
 std::optional<RankDifference> compare_ranks(ProcessGroup& group, const std::vector<std::string>& lines);
 
 }  // namespace mezzo::distributed

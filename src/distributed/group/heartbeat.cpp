@@ -109,7 +109,7 @@ void Heartbeat::State::run() {
   }
   const std::lock_guard lock(mutex);
   has_ended = true;
-  tasks.clear();  // whoever asked waits no longer
+  tasks.clear();  // the caller waits no longer
   changed.notify_all();
 }
 

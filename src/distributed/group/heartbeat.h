@@ -9,21 +9,20 @@
 
 namespace mezzo::distributed {
 
-/// Tells the other ranks that this one lives, through the store, from a thread of its
-/// own; and finds out which of them do not. Thread-safe: what several callers ask for is
-/// done one after the other.
+/// Tells the other ranks through the store, from a separate thread, that this rank is alive, and
+/// finds ranks that are not. Thread-safe: what several callers ask for is done one after the other.
 class Heartbeat {
  public:
   /// What became of the other ranks.
   struct Census {
     bool store_answers = false;
-    std::map<int, std::string> failed;   ///< ranks that failed for a reason of their own, and what it was
+    std::map<int, std::string> failed;   ///< ranks that failed by themselves, and the reasons
     std::map<int, std::string> silent;   ///< other ranks without heartbeat, and where they ran
     std::map<int, std::string> gave_up;  ///< ranks that ended because of others, and whom they blamed
   };
 
   /// @param store  shared with nobody: a read of it may block for long.
-  /// @param home  where this rank runs, for the messages of others.
+  /// @param home  place of this rank, for the messages of others.
   Heartbeat(c10::intrusive_ptr<c10d::Store> store,
             int rank,
             int world_size,

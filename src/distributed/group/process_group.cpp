@@ -171,7 +171,7 @@ void ProcessGroup::connect() {
   tcp.multiTenant = true;  // for several groups of one process
   const std::string place = fmt::format("{}:{}", environment_.master_addr, environment_.master_port);
   try {
-    // On another thread, so that this one can say what it waits for, by its own warning handler.
+    // On another thread, so that this thread can warn of the wait, through its warning handler.
     auto connecting = std::async(std::launch::async,
                                  [&] { return c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp); });
     if (connecting.wait_for(patience(options_.timeout())) == std::future_status::timeout) {

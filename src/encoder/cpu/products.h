@@ -9,12 +9,11 @@
 
 namespace mezzo::encoder::cpu {
 
-/// Matrix products that do not wait for each other, computed together, so that threads meet once
-/// and not in each: on 2 threads of an AMD EPYC, LibTorch's, one by one, took 4 to 16 percent
-/// longer over the products of BERT's layers. By `compute_packed` where that is faster, else by
-/// LibTorch, where every thread takes whole products, or pieces of rows or columns; then results
-/// depend on the number of threads, besides the shapes. Tensors of any dtype; autograd does not see
-/// them.
+/// Independent matrix products, computed together, so that threads synchronize once instead of in
+/// each product. On 2 threads of an AMD EPYC, LibTorch's, one by one, took 4 to 16 percent longer
+/// over the products of BERT's layers. By `compute_packed` where that is faster, else by LibTorch,
+/// where every thread takes whole products, or pieces of rows or columns; then results depend on
+/// the number of threads, besides the shapes. Tensors of any dtype; autograd does not see them.
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N], or times an int8 weight transposed

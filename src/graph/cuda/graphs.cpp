@@ -89,8 +89,8 @@ class Graph final : public DeviceGraph {
     }
   }
 
-  /// A recording needs about what the eager step before it left in the allocator's cache, from where
-  /// it cannot take it.
+  /// A recording needs about as much memory as the eager step before it left in the allocator's
+  /// cache, but cannot take it from there.
   void make_room() const {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_.index());

@@ -4,10 +4,10 @@
 
 #include "kernels/cuda/arguments.h"
 
-/// What a kernel sees of a GPU, and how one is launched: with the half types of elements.h and the products of
-/// tensor_cores.h all that
-/// `.cu` files use of CUDA. nvcc compiles them for GPUs; the tests compile the same source as C++,
-/// where a block's threads are run for real on the CPU (tests/cuda/host_block.h).
+/// The interface between kernels and a GPU, and their launch. `.cu` files use CUDA only through
+/// this header, the half types of elements.h and the products of tensor_cores.h. nvcc compiles them
+/// for GPUs. The tests compile the same source as C++, and run a block's threads on the CPU
+/// (tests/cuda/host_block.h).
 ///
 /// A kernel is a type with `static void run(const Block& block, const Arguments&
 /// arguments)`, marked MEZZO_DEVICE, which every thread of every block calls, and

@@ -29,9 +29,9 @@ void multiply(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   }
 }
 
-/// Tensors of one update as the fused operations want them, which take elements as they lie in memory
-/// if all strides are equal: as they are if all are contiguous, else as vectors, in the order of a
-/// dense parameter or else of indices.
+/// Tensors of one update for the fused operations, which take elements in memory order if all
+/// strides are equal. Contiguous tensors are unchanged. Others become vectors, in the order of a
+/// dense parameter, or else of indices.
 struct Layout {
   explicit Layout(const ParameterUpdate& update)
       : param(update.param), is_dense(update.param.is_non_overlapping_and_dense()) {

@@ -17,9 +17,9 @@ void check_labels_differ(const LabeledRows& rows);
 /// @param task_flag  what a message puts before the name of a task
 void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const std::string& task_flag);
 
-/// One line each, with a number and an example's place, about `rows` by themselves: empty texts,
-/// texts that stand there twice, with one label or with two, labels that only white space or case
-/// tells apart, integers in place of names. Linear in their size.
+/// Problems within `rows`, one line each, with a number and an example's place. They are empty
+/// texts, repeated texts with one label or two, labels that differ only in white space or case, and
+/// integers instead of names. Linear in their size.
 std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels);
 /// The same without what is said of names of labels.
 std::vector<std::string> odd_texts(const LabeledRows& rows);

@@ -36,7 +36,7 @@ Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   return by_name;
 }
 
-/// The outputs of a text; of words those of their first tokens, null if they have none.
+/// The outputs of a text. For words, the outputs of their first tokens, null without tokens.
 /// @param word_ids  as of TokenizedTexts; none if the outputs are the text's.
 Json logits_of(const at::Tensor& outputs, std::span<const int32_t> word_ids, size_t num_words) {
   const auto row = [](const at::Tensor& numbers) {

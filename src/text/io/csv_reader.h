@@ -9,8 +9,8 @@
 
 namespace mezzo::text {
 
-/// Splits RFC 4180 text into records: fields between delimiters, those that hold a delimiter, a
-/// quote or a line break in double quotes, with "" for a quote. Takes also what spreadsheets and
+/// Splits RFC 4180 text into records of fields between delimiters. A field with a delimiter, a
+/// quote or a line break is in double quotes, with "" for a quote. Takes also what spreadsheets and
 /// Python's csv module write: records ended by LF, CR or CR LF, fields of different number, a quote
 /// inside a field that does not start with one. Skips blank lines.
 ///

@@ -6,9 +6,9 @@
 
 namespace mezzo::text {
 
-/// Length of the valid UTF-8 sequence at the start of `bytes` (not empty), or minus the length of
-/// the maximal invalid part there (Unicode 15, section 3.9, "substitution of maximal subparts";
-/// also the WHATWG decoder and Python's).
+/// The length of the valid UTF-8 sequence at the start of `bytes` (not empty), or minus the length
+/// of the maximal invalid part. (Unicode 15, section 3.9, "substitution of maximal subparts"; also
+/// the WHATWG decoder and Python's.)
 inline int utf8_sequence_length(std::string_view bytes) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned char first = byte(0);

@@ -52,8 +52,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// As a shell would leave them: what is ignored stays so, except the signals
-/// that the launcher passes on.
+/// As a shell would leave them: ignored signals stay ignored, except the signals that the launcher
+/// passes on.
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action{};

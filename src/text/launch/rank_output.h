@@ -12,9 +12,9 @@
 
 namespace mezzo::text {
 
-/// Puts the lines of all ranks on stdout and stderr, whole and each after `[rank N] `. Where stderr
-/// is a terminal, what the first rank draws in place (a progress bar) stays the last line there,
-/// and all lines go above it.
+/// Puts the lines of all ranks on stdout and stderr, whole and each after `[rank N] `. If stderr is
+/// a terminal, the progress bar of the first rank stays the last line, and all other lines go above
+/// it.
 class RankOutput {
  public:
   /// @param name  what the launcher's own lines begin with.

@@ -8,10 +8,10 @@
 
 namespace mezzo::text {
 
-/// While it lives, the signals that a launcher heeds (SIGINT, SIGTERM, SIGUSR1, SIGHUP unless it is ignored,
-/// SIGCHLD, SIGWINCH) are turned into bytes of a pipe, so that one poll() waits for them and for
-/// files; and writing to a broken pipe is an error instead of a SIGPIPE. They reach the pipe
-/// whichever thread they interrupt. One at a time in a process.
+/// During its lifetime, signals to a launcher (SIGINT, SIGTERM, SIGUSR1, SIGHUP unless it is
+/// ignored, SIGCHLD, SIGWINCH) become bytes of a pipe. So one poll() waits for signals and files.
+/// Writing to a broken pipe is an error instead of a SIGPIPE. They reach the pipe whichever thread
+/// they interrupt. One at a time in a process.
 class SignalPipe {
  public:
   /// @throws c10::Error  when another one lives.

@@ -17,11 +17,10 @@ using Segment = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>
 /// deep nets with sublinear memory cost"). Casts of weights are not cached inside, and a CastLog
 /// hears of the first time alone.
 ///
-/// Gradients reach `inputs` and `parameters` through the graph that the result is part of: hooks of
-/// gradient accumulators, such as DistributedDataParallel's, see one gradient each;
-/// torch::autograd::grad and create_graph work.
-/// mezzo::checkpoint would not do: it frees what autograd saves, and the fused blocks of encoder keep
-/// attention's state, a separate graph, beside that.
+/// Gradients reach `inputs` and `parameters` through the graph of the result. Hooks of gradient
+/// accumulators, such as DistributedDataParallel's, see one gradient each. torch::autograd::grad
+/// and create_graph work. mezzo::checkpoint would not do: it frees what autograd saves, and the
+/// fused blocks of encoder keep attention's state, a separate graph, beside that.
 /// @param parameters  every other tensor that `segment` uses and that may need a gradient
 /// @throws c10::ValueError  for a parameter with hooks of its own (`register_hook`), which would
 ///     see the gradient twice

@@ -25,7 +25,7 @@ struct LoraOptions {
 /// Adds factors to linear layers within a model's layers, as `get_peft_model` (PEFT) does: lora_A drawn uniformly
 /// from -1 / sqrt(columns) to that, lora_B zero. All other parameters of the encoder need no gradient from now on.
 /// @throws c10::ValueError  for a target module that no linear layer is called; it names the layers
-/// @param also  parameters of the encoder that are trained anyway: those that no file had.
+/// @param also  parameters of the encoder that are trained anyway, because no file had them.
 /// @param release  by parameter, where it lies in a file: gives back the memory that reading it took
 void add_lora(ModelForTask& model,
               const LoraOptions& options,

@@ -164,8 +164,8 @@ class LayerNorm : public Parametrized {
   double eps_;
 };
 
-/// Registers a module at a place such as "attention.self.query"; on the way there, modules that do
-/// nothing but hold others are made if there are none.
+/// Registers a module at a place such as "attention.self.query"; missing modules on the path are
+/// made, as plain containers.
 template <class Registered>
 std::shared_ptr<Registered> register_at(torch::nn::Module& root,
                                         std::string_view path,

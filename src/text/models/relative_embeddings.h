@@ -21,8 +21,9 @@ struct RelativeEmbeddingsOptions {
   double norm_eps = 0;
 };
 
-/// The row of each distance between `max_tokens` tokens, in a table of 2 * span rows: those nearest have one
-/// each; with `buckets`, those further than half as many share rows, on a logarithmic scale up to `max_distance`.
+/// The row of each distance between `max_tokens` tokens, in a table of 2 * span rows. Each of the
+/// nearest distances has one row. With `buckets`, distances beyond buckets / 2 share rows, on a
+/// logarithmic scale up to `max_distance`.
 /// @param buckets  0 or less for none
 std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t buckets, int64_t max_distance);
 

@@ -68,7 +68,7 @@ class BatchQueue {
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
-  /// Whether there is room for so many texts now.
+  /// Whether this number of texts fits now.
   bool has_room(int64_t count) const;
   /// Whether there was room for it; otherwise it is dropped, and `done` not called.
   bool submit(Request request);

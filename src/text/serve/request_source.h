@@ -10,8 +10,9 @@ namespace mezzo::text {
 /// The hosts by which clients may call a server. A page of another site cannot read answers by a separate name that
 /// it has pointed at this machine (DNS rebinding).
 ///
-/// Always allowed are IP addresses, which need no name, localhost and names that end in .localhost, the host that the
-/// server listens on, all as in Vite and webpack-dev-server, and the name of this machine, as in Ollama.
+/// Always allowed are IP addresses, localhost, names that end in .localhost, and the host that the
+/// server listens on, as in Vite and webpack-dev-server. The name of this machine is also allowed,
+/// as in Ollama.
 class AllowedHosts {
  public:
   /// @param listens_on  the server's own host.

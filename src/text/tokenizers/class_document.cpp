@@ -171,8 +171,9 @@ std::string ClassDocument::token(const char* key) const {
   return "";
 }
 
-/// The ids that fairseq gave to the pieces of a sentencepiece model: its own special tokens come first, in the place
-/// of the model's "<unk>", "<s>" and "</s>" (of CamemBERT's, which begins with others, of "<unk>" alone).
+/// The ids that fairseq gave to the pieces of a sentencepiece model. fairseq's special tokens come
+/// first, instead of the model's "<unk>", "<s>" and "</s>". In CamemBERT's model, they replace only
+/// "<unk>".
 json ClassDocument::in_fairseq_order(json pieces) const {
   const bool is_camembert = name_ == "CamembertTokenizer";
   json vocab = json::array();

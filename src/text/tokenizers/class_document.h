@@ -50,7 +50,8 @@ class ClassDocument {
   nlohmann::json post_processor(const PipelineSpec::FindId& find) const;
 
  private:
-  /// @throws c10::ValueError  naming file and key, where the files say that there is no such token.
+  /// @throws c10::ValueError  naming file and key, if the files say that such a token does not
+  ///     exist.
   std::string token(const char* key) const;
   nlohmann::json in_fairseq_order(nlohmann::json pieces) const;
   nlohmann::json roberta(nlohmann::json& given) const;

@@ -82,7 +82,7 @@ char32_t compose_pair(char32_t first, char32_t second) {
 
 /// Canonical composition (Unicode 3.11, D117) of a decomposed and ordered text.
 void compose_all(std::vector<Ranked>& text) {
-  size_t starter = text.size();  // where the last starter stands in what has been written
+  size_t starter = text.size();  // position of the last starter in the output
   size_t size = 0;
   int last_class = -1;  // of what was written behind the starter; -1: nothing
   for (const Ranked& r : std::vector<Ranked>(text)) {

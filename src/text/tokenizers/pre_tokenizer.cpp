@@ -160,7 +160,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
 
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-/// Splits where a pattern matches, into matches and what is between them.
+/// Splits at matches of a pattern, into matches and the texts between them.
 class SplitPreTokenizer : public PreTokenizer {
  public:
   SplitPreTokenizer(Pattern pattern, Behavior behavior, bool invert)

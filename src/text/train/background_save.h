@@ -18,7 +18,7 @@ class BackgroundSave {
   struct Outcome {
     int64_t step = 0;
     std::exception_ptr error;  ///< null: it is on the disk
-    std::string warning;       ///< what is wrong anyway; empty: nothing
+    std::string warning;       ///< a problem that did not prevent the save; empty: none
   };
   /// Returns a warning, or nothing. @throws std::exception
   using Write = std::function<std::string(const Checkpoint&)>;

@@ -34,8 +34,8 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
                                   const Ranks& ranks,
                                   const MachineMemory& memory);
 
-/// Takes over what was chosen when a run began that now goes on, where `config` leaves it open: shares, and the batch
-/// size. @throws c10::ValueError  if that is not a number
+/// For a resumed run, sets the shares and the batch size that were chosen at its start, if `config`
+/// leaves them open. @throws c10::ValueError  if that is not a number
 void keep_chosen(TrainConfig& config, const RunIdentity::Values& before);
 
 /// `config` with numbers for shares, batch size and epochs, and intervals in steps. The first two are those of the run

@@ -29,13 +29,14 @@ class Evaluator {
   /// could not be written: then the counters stay, and the resumed run evaluates here again.
   std::optional<double> evaluate_dev();
 
-  /// After the last step: puts the best weights on dev into the model, or those of now if there is no dev.
+  /// After the last step: puts the best weights on dev into the model. Without dev, keeps the
+  /// current weights.
   /// @throws c10::Error  if no evaluation gave finite numbers; a checkpoint is saved then
   void put_back_best();
 
   /// After put_back_best: fits the outputs to dev, for example by a temperature, and evaluates on test, or on dev
-  /// without test. Then saves the fitted model. In half precision, its outputs differ from the evaluated ones by rounding.
-  /// The model in memory stays as it was. Returns nullopt if it was stopped.
+  /// without test. Then saves the fitted model. In half precision, its outputs differ from the evaluated ones by
+  /// rounding. The model in memory stays as it was. Returns nullopt if it was stopped.
   /// @pre  there are dev or test texts
   std::optional<Evaluation> evaluate_best();
   /// The best weights that were trained, fitted as the saved model is.

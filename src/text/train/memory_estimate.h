@@ -26,11 +26,12 @@ struct BatchShape {
   int64_t longest = 0;  ///< tokens of its longest text
 };
 
-/// Estimates the fullest moment of a step. Without accumulation and on one rank, the larger of
-/// gradients and activations counts, not both: a step drops its gradients at its end, and backward
-/// makes them layer by layer as it gives the activations back. Micro-batches after the first, and
-/// buckets that are exchanged among ranks, need both. Steps that are recorded into graphs need what
-/// counts twice: the graphs' memory stays theirs, and the first step of each kind runs beside it. Buckets are shared.
+/// Estimates the fullest moment of a step. Without accumulation and on one rank, only the larger of
+/// gradients and activations counts. A step drops its gradients at its end, and backward makes them
+/// layer by layer as it frees the activations. Micro-batches after the first, and buckets that are
+/// exchanged among ranks, need both. Steps that are recorded into graphs need what counts twice:
+/// the graphs' memory stays theirs, and the first step of each kind runs beside it. Buckets are
+/// shared.
 /// @param config  for the optimizer, masters, checkpointing, accumulation and ZeRO
 /// @param model  whose weights need not be there yet
 MemoryEstimate estimate_memory(

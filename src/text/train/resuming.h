@@ -23,8 +23,9 @@ RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<
 /// The flags of the identity that a run.json tells; none if there is no such file, or another.
 RunIdentity::Values recorded_flags(const std::filesystem::path& run_json);
 
-/// What keeps this run from being that of `run_json` again, as warnings: other numbers of ranks, settings, data; and
-/// another machine, on which the last bits may differ. @throws c10::ValueError  if it cannot be read
+/// Warnings of differences between this run and `run_json`: number of ranks, settings and data, and
+/// another machine, on which the last bits may differ. @throws c10::ValueError  if it cannot be
+/// read
 std::vector<std::string> differences_from(const std::filesystem::path& run_json,
                                           const RunIdentity& identity,
                                           const RunIdentity::Values& environment);
