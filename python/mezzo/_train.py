@@ -103,6 +103,8 @@ def _arguments(name: str, value: Any, rows: Path) -> list[str]:
         return [f"{flag}={path}"]
     if name in _FILES:
         return [flag, *map(os.fspath, values)]
+    if wrong := [one for one in values if not str(one) or re.search(r"[\0\r\n]", str(one))]:
+        raise ValueError(f"{name} has {wrong[0]!r}; a name has a character, and no line break")
     names = io.StringIO()
     csv.writer(names, lineterminator="").writerow(values)
     return [f"{flag}={names.getvalue()}"]

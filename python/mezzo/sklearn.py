@@ -3,6 +3,7 @@
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sklearn.utils import check_consistent_length, check_random_state, column_or
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_is_fitted
 
+from mezzo._errors import checked
 from mezzo._train import train
 from mezzo.text import Classifier, _list_of
 
@@ -78,17 +80,23 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = [str(label) for label in classes]
         if len(names) < 2:
             raise ValueError(f"y has 1 class, {names[0]!r}; TextClassifier needs at least 2 classes")
-        settings = dict(self.settings or {})
+        settings = dict(checked(self.settings or {}, Mapping, "settings"))
         if without := [name for name in ("dry_run", "folds", "pause_at") if settings.get(name)]:
             raise ValueError(f"settings has {without[0]!r}, which leaves no model to predict with")
+        if taken := [name for name in ("train", "labels", "task", "output") if name in settings]:
+            raise ValueError(f"settings has {taken[0]!r}, which fit sets by itself")
         seed = self.random_state
         if isinstance(seed, np.random.RandomState):
             seed = int(check_random_state(seed).randint(2**31))
         given = dict(model=self.model, epochs=self.epochs, learning_rate=self.learning_rate, batch_size=self.batch_size,
                      max_length=self.max_length, precision=self.precision, device=self.device, seed=seed, quiet=not self.verbose)
-        folder = tempfile.TemporaryDirectory(prefix="mezzo-")
-        result = train(train=[{"text": text, "label": names[number]} for text, number in zip(texts, numbers)], labels=names,
-                       task="single_label_classification", output=folder.name, **given | settings)
+        folder = tempfile.mkdtemp(prefix="mezzo-")
+        try:
+            result = train(train=[{"text": text, "label": names[number]} for text, number in zip(texts, numbers)], labels=names,
+                           task="single_label_classification", output=folder, **given | settings)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         shutil.rmtree(result.folder / "checkpoints", ignore_errors=True)
         self._load(folder)
         self.classes_, self.metrics_, self.history_ = classes, result.metrics, result.history
@@ -104,25 +112,24 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._classifier.predict_proba(_texts(X))
 
-    def _load(self, folder: "tempfile.TemporaryDirectory[str]") -> None:
-        self._folder, self.folder_ = folder, folder.name
-        self._classifier = Classifier(folder.name, precision=self.precision, device=self.device)
+    def _load(self, folder: str) -> None:
+        self._classifier, self.folder_ = Classifier(folder, precision=self.precision, device=self.device), folder
+        weakref.finalize(self._classifier, shutil.rmtree, folder, ignore_errors=True)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        if "_folder" in state:
-            folder = Path(state["_folder"].name)
-            state = {name: value for name, value in state.items() if name not in ("_folder", "folder_", "_classifier")}
-            state["_files"] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        if "_classifier" in state:
+            state = {name: value for name, value in state.items() if name not in ("folder_", "_classifier")}
+            state["_files"] = {path.name: path.read_bytes() for path in Path(self.folder_).iterdir() if path.is_file()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         files = state.pop("_files", None)
         super().__setstate__(state)
         if files is not None:
-            folder = tempfile.TemporaryDirectory(prefix="mezzo-")
+            folder = tempfile.mkdtemp(prefix="mezzo-")
             for name, contents in files.items():
-                Path(folder.name, name).write_bytes(contents)
+                Path(folder, name).write_bytes(contents)
             self._load(folder)
 
     def __sklearn_tags__(self) -> Any:

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
 import mezzo
@@ -101,6 +102,22 @@ def test_labels_keep_their_kind_and_order(labels, tiny):
     np.testing.assert_array_equal(theirs.predict_proba(TEXTS[:6]), probabilities)
 
 
+def test_folders_go_without_a_warning(tiny, tmp_path, monkeypatch):
+    """With the classifier, with the next fit, and if a fit fails."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier = tiny(epochs=1).fit(TEXTS, TOPICS)
+        classifier.fit(TEXTS, TOPICS)
+        assert [*tmp_path.iterdir()] == [Path(classifier.folder_)]
+        with pytest.raises(ValueError, match="learning-rate"):
+            clone(classifier).set_params(learning_rate=-1).fit(TEXTS, TOPICS)
+        assert [*tmp_path.iterdir()] == [Path(classifier.folder_)]
+        del classifier
+        assert [*tmp_path.iterdir()] == []
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
+
+
 def test_is_pickled_with_its_weights_and_cloned_without(tiny):
     classifier = tiny().fit(TEXTS, TOPICS)
     expected = classifier.predict_proba(TEXTS)
@@ -123,6 +140,7 @@ def test_works_in_pipelines_searches_and_cross_validation(tiny):
     assert search.best_params_ == {"textclassifier__learning_rate": 0.01} and search.best_score_ == 1
     assert search.predict(texts[:3]).tolist() == TOPICS[:3]
     assert (cross_val_score(pipeline, texts, TOPICS, cv=3) > 0.8).all()
+    assert (cross_val_score(tiny(), TEXTS, TOPICS, cv=2, n_jobs=2) > 0.8).all()  # pickled to other processes
 
 
 def test_the_random_state_decides(tiny):
@@ -148,13 +166,20 @@ def test_wrong_input_is_refused(tiny):
         (TEXTS, TOPICS[1:], "inconsistent numbers of samples"),
         (TEXTS, None, "requires y to be passed"),
         (TEXTS, ["a"] * len(TEXTS), "y has 1 class, 'a'; TextClassifier needs at least 2 classes"),
+        (TEXTS, ["a\nb", "c", "d"] * 8, r"labels has 'a\\nb'; a name has a character, and no line break"),
+        (TEXTS, ["", "c", "d"] * 8, "labels has ''; a name has a character"),
         (TEXTS, np.linspace(0, 1, len(TEXTS)), "continuous"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
             classifier.fit(X, y)
     with pytest.raises(TypeError, match=r"X\[0\] is a float, expected a str"):
         classifier.fit([0.5, *TEXTS[1:]], TOPICS)
-    with pytest.raises(ValueError, match="settings has 'folds', which leaves no model to predict with"):
-        TextClassifier(settings=dict(folds=3)).fit(TEXTS, TOPICS)
+    for settings, error, message in [
+        (dict(folds=3), ValueError, "settings has 'folds', which leaves no model to predict with"),
+        (dict(output="out"), ValueError, "settings has 'output', which fit sets by itself"),
+        ([1], TypeError, "settings is a list, expected a Mapping"),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=message):
+            TextClassifier(settings=settings).fit(TEXTS, TOPICS)
     with pytest.raises(ValueError, match="Did you mean '--learning-rate'"):
         TextClassifier(settings=dict(learning_rat=1)).fit(TEXTS, TOPICS)

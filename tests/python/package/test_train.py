@@ -88,6 +88,7 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
     (dict(config="x.toml", output=None), ValueError, "^output is missing; pass it beside config$"),
     (dict(train={"text": ["a"]}), TypeError, "^train is a dict, expected a list of files or rows; a DataFrame's rows are"),
     (dict(dev=[dict(text=b"a", label="x")]), TypeError, "^a row has a bytes: b'a'; expected a str, a number, a bool or None$"),
+    (dict(labels=["a\0", "b"]), ValueError, r"^labels has 'a\\x00'; a name has a character, and no line break$"),
     (dict(train="nofile.jsonl"), FileNotFoundError, r"^nofile\.jsonl: cannot be read: No such file or directory"),
     (dict(train=[{"text": "a"}]), RuntimeError, r"train\.jsonl"),
     (dict(labels=["sport"]), RuntimeError, "--labels"),
