@@ -11,6 +11,7 @@
 
 #include "amp/no_cast_cache.h"
 #include "amp/random_state_guard.h"
+#include "memory/recording_scope.h"
 #include "mezzo/amp/autocast_state.h"
 
 namespace mezzo {
@@ -53,6 +54,9 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
       inputs_.emplace_back(input, /*is_output=*/false);  // an outer checkpoint drops these as others
     }
     if (options.preserve_rng_state()) {
+      TORCH_CHECK(!RecordingScope::is_open(),
+                  "checkpoint: a graph cannot save the states of random-number generators; pass "
+                  "CheckpointOptions().preserve_rng_state(false) inside a GraphedStep");
       random_.emplace().add(at::kCPU);
       for (const at::Tensor& input : inputs) {
         if (input.defined() && at::accelerator::isAccelerator(input.device().type())) {

@@ -42,7 +42,12 @@ void StepRecording::begin_graph() {
 
 void StepRecording::call_between_graphs(Work work) {
   step_.graphs_.back()->end();
-  step_.between_.push_back(std::move(work));
+  before_next_.push_back(std::move(work));
+  step_.between_.push_back([all = std::exchange(before_next_, {})] {
+    for (const Work& each : all) {
+      each();
+    }
+  });
   begin_graph();
 }
 

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "graph/device_graph.h"
@@ -51,6 +52,8 @@ class StepRecording {
   /// Has each replay call `work` here, on the step's stream. The memory that it uses must stay until then. The device
   /// has done nothing of the step yet while it is recorded, so `work` is not called now.
   void call_between_graphs(Work work);
+  /// Has the next call of `call_between_graphs` call `work` as well, before its own work.
+  void call_before_next(Work work) { before_next_.push_back(std::move(work)); }
   /// Has `end` call `check`, which throws if the step cannot be replayed.
   void check_at_end(Work check) { checks_.push_back(std::move(check)); }
 
@@ -62,7 +65,7 @@ class StepRecording {
   const RecordingScope scope_;
   RecordedStep step_;
   std::shared_ptr<std::vector<Work>> notes_ = std::make_shared<std::vector<Work>>();
-  std::vector<Work> checks_;
+  std::vector<Work> before_next_, checks_;
 };
 
 /// For what the host does beside the device, such as counting: calls `work` now, or at the begin of each replay of the

@@ -75,5 +75,21 @@ TEST_F(CheckpointDeviceTest, IsRecordedWithoutRandomNumbers) {
   }
 }
 
+TEST_F(CheckpointDeviceTest, CannotBeRecordedWithRandomNumbers) {
+  GraphedStep step(
+      device,
+      [this](const std::vector<at::Tensor>& inputs) {
+        weight.mutable_grad().reset();
+        checkpoint([this](const at::Tensor& x) { return block(x); }, inputs[0]).sum().backward();
+        return std::vector<at::Tensor>{weight.grad()};
+      },
+      GraphedStepOptions().warmup_steps(1));
+  step({at::ones({8, 4}, device)});
+  EXPECT_THAT([&] { step({at::ones({8, 4}, device)}); },
+              testing::ThrowsMessage<c10::Error>(
+                  testing::HasSubstr("checkpoint: a graph cannot save the states of random-number generators; pass "
+                                     "CheckpointOptions().preserve_rng_state(false) inside a GraphedStep")));
+}
+
 }  // namespace
 }  // namespace mezzo::simulated

@@ -17,12 +17,14 @@ namespace mezzo::simulated {
 struct DeviceRanks {
   bool by_host = false;  ///< their collectives are as Gloo's; else as NCCL's
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
+  bool check_collectives = false;
 
   /// Calls `work` on each, its device current. Returns what they threw, by rank; "" for nothing.
   std::vector<std::string> run(
       const std::function<void(distributed::ProcessGroup& group, c10::Device device)>& work) const {
     const auto meeting = meeting_of(2);
-    return distributed::RankThreads{.timeout = timeout}.run([&](distributed::ProcessGroup& group) {
+    const distributed::RankThreads ranks{.timeout = timeout, .check_collectives = check_collectives};
+    return ranks.run([&](distributed::ProcessGroup& group) {
       const c10::Device device(kType, static_cast<c10::DeviceIndex>(group.rank()));
       const c10::DeviceGuard guard(device);
       group.c10d()->setBackend(kType, c10d::ProcessGroup::BackendType::CUSTOM,

@@ -329,6 +329,68 @@ TEST_F(GraphedRanksTest, AReplayThatWaitsForALostRankNamesIt) {
   }
 }
 
+TEST_F(GraphedRanksTest, CollectivesAreCheckedInTheOrderOfEagerSteps) {
+  for (const bool by_host : {false, true}) {
+    SCOPED_TRACE(by_host);
+    const DeviceRanks ranks{.by_host = by_host, .timeout = std::chrono::seconds(5), .check_collectives = true};
+    int64_t rows_of_rank_1 = 3;
+    const auto run = [&](int steps) {
+      return ranks.run([&](ProcessGroup& group, c10::Device mine) {
+        GraphedStep step(
+            mine,
+            [&](const Tensors& inputs) {
+              auto first = inputs[0] + 1;
+              group.all_reduce(first);
+              auto second = at::cat({first, first});
+              group.all_reduce(second);
+              return Tensors{second};
+            },
+            GraphedStepOptions().warmup_steps(1).enabled(group.rank() == 0));
+        for (int i = 0; i < steps; ++i) {
+          EXPECT_EQ(step({at::ones({group.rank() == 0 ? 3 : rows_of_rank_1})})[0].sum().item<float>(), 48);
+        }
+        EXPECT_EQ(step.counts().replayed, group.rank() == 0 ? steps - 1 : 0);
+        group.shutdown();
+      });
+    };
+    EXPECT_THAT(run(4), Each(IsEmpty()));
+    rows_of_rank_1 = 2;
+    EXPECT_THAT(run(1), Each(HasSubstr("the tensor of a collective differs between ranks: 'all_reduce of Float [3]'")));
+  }
+}
+
+/// Ranks that have run out of batches take part in eager steps alone.
+TEST_F(GraphedRanksTest, StepsAreNeitherRecordedNorReplayedWithinJoin) {
+  for (const bool is_recorded_before : {false, true}) {
+    std::array<std::shared_ptr<NormedNetImpl>, 2> nets{std::make_shared<NormedNetImpl>(),
+                                                       std::make_shared<NormedNetImpl>()};
+    const auto errors = DeviceRanks{.timeout = std::chrono::seconds(2)}.run([&](ProcessGroup& group, c10::Device mine) {
+      const auto& net = nets[static_cast<size_t>(group.rank())];
+      simulated::move_to(*net, mine);
+      DistributedDataParallel<NormedNetImpl> model(net, group);
+      GraphedStep step(
+          mine,
+          [&](const Tensors& inputs) {
+            const auto loss = model.forward(inputs[0]).sum();
+            model.backward(loss);
+            net->zero_grad(/*set_to_none=*/false);
+            return Tensors{loss.detach()};
+          },
+          GraphedStepOptions().warmup_steps(1));
+      for (int i = 0; is_recorded_before && i < 4; ++i) {
+        step({at::ones({2, 6})});
+      }
+      EXPECT_EQ(step.was_replayed(), is_recorded_before);
+      model.join([&] {
+        for (int i = 0; i < 4 + group.rank(); ++i) {
+          step({at::ones({2, 6})});
+        }
+      });
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("a recorded step cannot run within join")));
+  }
+}
+
 TEST_F(GraphedRanksTest, WhatTheHostReadsCannotBeRecorded) {
   const auto errors = DeviceRanks().run([&](ProcessGroup& group, c10::Device mine) {
     GraphedStep step(

@@ -83,6 +83,7 @@ void visit_inputs(Inputs& inputs, const TensorVisitor& visit) {
 /// @param function  Copied or moved. Called twice, so it must compute the same result and change no
 ///     input. Its captured tensors must not change before backward: this is not detected.
 /// @return the result of `function`, of any type
+/// @throws c10::Error  while a GraphedStep records, if `preserve_rng_state` is true
 /// @throws c10::Error  in backward, if the second call saves another number of tensors, or tensors
 ///     of another shape, dtype or device
 /// @throws c10::Error  in backward, if a tensor that a plain call would save was changed in place

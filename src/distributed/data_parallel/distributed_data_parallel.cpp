@@ -101,7 +101,8 @@ class CountedHook : public c10d::CppCommHookInterface<CommHook> {
   TORCH_CHECK(!missing.empty(), text);
   TORCH_CHECK(false, "DistributedDataParallel: the last backward gave no gradient to ",
               fmt::to_string(fmt::join(missing, ", ")),
-              "; use every output of forward in the loss, and set find_unused_parameters if forward does not use all parameters");
+              "; use every output of forward in the loss, and set find_unused_parameters if forward does not use all "
+              "parameters");
 }
 
 }  // namespace
@@ -295,6 +296,15 @@ void DistributedDataParallelBase::before_forward() {
               "DistributedDataParallel: with find_unused_parameters the host reads which parameters were used; set "
               "static_graph if all steps use the same");
   core.group.guard([&] {  // in forward passes without gradients too, if they copy buffers
+    if (recording != nullptr) {
+      const auto check = [&core] {
+        TORCH_CHECK(!core.joining,
+                    "DistributedDataParallel: a recorded step cannot run within join, where ranks agree on each step; "
+                    "set GraphedStepOptions().enabled(false)");
+      };
+      check();
+      do_each_time(StepRecording::current_notes(), check);
+    }
     const int root = core.joining ? core.agree_on_step(reduces, copies_buffers) : 0;
     if (reduces) {
       TORCH_CHECK(recording == nullptr || !core.reducer->should_rebuild_buckets(),
@@ -328,7 +338,8 @@ void DistributedDataParallelBase::after_forward(std::vector<at::Tensor>& outputs
     core.awaits_backward = true;
     StepRecording::current()->check_at_end([&core] {
       TORCH_CHECK(!std::exchange(core.awaits_backward, false),
-                  "DistributedDataParallel: call its backward(loss) instead of loss.backward(), because this backend reduces gradients on the host afterwards");
+                  "DistributedDataParallel: call its backward(loss) instead of loss.backward(), because this backend "
+                  "reduces gradients on the host afterwards");
     });
     return;
   }

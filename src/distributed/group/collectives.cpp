@@ -31,7 +31,13 @@ void ProcessGroup::check_tensor(const char* collective, const at::Tensor& tensor
     const auto sizes = tensor.sizes().slice(same_shape ? 0 : 1);
     const auto call =
         fmt::format("{} of {} [{}]", collective, c10::toString(tensor.scalar_type()), fmt::join(sizes, ", "));
-    do_each_time(StepRecording::current_notes(), [this, call] { check_same({{"the tensor of a collective", call}}); });
+    const auto check = [this, call] { guard([&] { check_same({{"the tensor of a collective", call}}); }); };
+    auto* const recording = StepRecording::current();
+    if (recording != nullptr && !can_be_captured(*group_, tensor.device().type())) {
+      recording->call_before_next(check);  // in the order of a rank that does not replay the step
+    } else {
+      do_each_time(StepRecording::current_notes(), check);
+    }
   }
 }
 
