@@ -22,56 +22,62 @@
 
 namespace mezzo::text {
 
+/// Options of Classifier.
 struct ClassifierOptions {
-  std::string precision = "auto";          ///< as of parse_precision(), or "int8" on a CPU
-  c10::Device device = at::kCPU;           ///< where the model runs
-  std::optional<int64_t> max_length = {};  ///< tokens a text is cut to; nullopt: what the model was trained with
-  bool is_mapped = true;  ///< as map_pretrained() reads weights: cheaper, but the file is not to be changed in place
-  bool packs_weights = true;  ///< as ModelForTask::pack_weights() does, for speed; false saves memory
+  std::string precision = "auto";          ///< as in parse_precision(), or "int8" on a CPU
+  c10::Device device = at::kCPU;           ///< of the model
+  std::optional<int64_t> max_length = {};  ///< tokens to which texts are truncated; nullopt: as in training
+  bool is_mapped = true;      ///< maps the weights, as map_pretrained(): cheaper, but do not change the file in place
+  bool packs_weights = true;  ///< as ModelForTask::pack_weights(): faster; false saves memory
 };
 
-/// Checks what a user says of a classifier, without a look at a model or at this machine's devices.
+/// Checks a user's options of a classifier, without a model or the devices of this machine.
 /// @param precision  "fp32", "bf16", "fp16", "int8" or "auto"
 /// @param device  "cpu", "cuda", "cuda:N" or "auto", which is the CPU for int8
-/// @throws c10::ValueError  that names the flag of `mezzo predict`
+/// @throws c10::ValueError  naming the flag of `mezzo predict`
 void check_classifier_options(const std::string& precision,
                               const std::string& device,
                               std::optional<int64_t> max_length);
 
-/// A trained classifier of texts, of pairs of texts, or of words, as a Hugging Face folder holds it: its tokenizer,
-/// model and task.
+/// A trained classifier of texts, of pairs of texts, or of words, from a Hugging Face folder: its tokenizer, model and
+/// task.
 ///
-/// tokenize(), task() and what else is const may be called from any thread; outputs() from one at a time.
+/// Const members may be called from several threads at the same time; outputs() only from one.
 class Classifier {
  public:
-  /// @throws c10::ValueError  also for a folder that holds no trained classifier.
+  /// @throws c10::ValueError  also for a folder without a trained classifier
   Classifier(const std::filesystem::path& folder, const ClassifierOptions& options);
 
-  /// @param rows  texts, pairs or words, at least one.
-  /// @param before  how many came before them: the numbers of texts that messages name go on from there.
-  /// @throws c10::ValueError  for what such a model does not read.
+  /// @param rows  texts, pairs or words, at least one
+  /// @param before  the number of earlier texts, which messages add to the number of a text
+  /// @throws c10::ValueError  for input that the model does not support
   TokenizedTexts tokenize(const TextSpans& rows, int64_t before = 0) const;
 
-  /// As predict_outputs() gives them. The device may be waited for.
+  /// The outputs of predict_outputs(). May wait for the device.
   /// @param progress  as of predict_outputs(), which may stop it: undefined then.
   at::Tensor outputs(const TokenizedTexts& texts,
                      const InferenceShare& share = {},
                      const InferenceProgress& progress = {});
 
-  /// @param outputs  of outputs(), summed over ranks if there are several.
-  /// @throws c10::Error  naming the first text whose outputs are inf or NaN, of which nothing can be told.
+  /// @param outputs  the result of outputs(), summed over ranks if there are several
+  /// @throws c10::Error  naming the first text whose outputs are inf or NaN
   void check_finite(const at::Tensor& outputs, int64_t before = 0) const;
 
+  /// The model's tokenizer.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  /// The model's task.
   const Task& task() const { return *task_; }
+  /// Whether it labels words instead of texts.
   bool reads_words() const { return task_->head().rows == RowsPer::kToken; }
+  /// The model.
   const ModelForTask& model() const { return *model_; }
-  /// Of what is not in int8.
+  /// The precision of the parts that are not in int8.
   Precision precision() const { return precision_; }
-  /// "bf16", or "int8".
+  /// The precision by name, such as "bf16" or "int8".
   std::string precision_name() const { return is_int8_ ? "int8" : std::string(to_string(precision_)); }
+  /// The number of tokens to which texts are truncated.
   int64_t max_length() const { return max_length_; }
-  /// Tensors of the folder's model.safetensors that the model has no place for.
+  /// Tensors of the folder's model.safetensors that the model does not use.
   const std::vector<std::string>& unused() const { return unused_; }
 
  private:

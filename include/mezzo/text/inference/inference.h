@@ -17,23 +17,23 @@ namespace mezzo::text {
 /// Called with the number of texts done so far; returns false to stop early.
 using InferenceProgress = std::function<bool(int64_t done)>;
 
-/// What one of several ranks computes: every `of`-th batch.
+/// The part of one of several ranks: every `of`-th batch.
 struct InferenceShare {
-  int rank = 0;
-  int of = 1;
+  int rank = 0;  ///< in [0, of)
+  int of = 1;    ///< number of ranks
 };
 
-/// Tokens of a batch beyond which a larger one is no faster.
+/// The number of tokens per batch beyond which larger batches are not faster.
 int64_t tokens_of_batch(Precision precision);
 
-/// The outputs for each text, in the order of `texts`, whatever the batches were. Runs `model` in
-/// eval mode without gradients, and puts its mode back.
+/// The outputs for each text, in the order of `texts`, for any batches. Runs `model` in eval mode
+/// without gradients, and then restores its mode.
 /// @param texts  must not be empty; targets are not used
-/// @param share  of several ranks: the rows of other ranks' texts are 0, so the sum over ranks has
-///     all
-/// @return float32 on CPU: [N, num_outputs], or with a row a token [N, L, num_outputs], where L is
-///     the longest text's number of tokens and what is past a text's end is 0; undefined if
-///     `progress` stopped it
+/// @param share  With several ranks, the rows of other ranks' texts are 0, so the sum over ranks is
+///     complete.
+/// @return float32 on CPU: [N, num_outputs], or with one row per token [N, L, num_outputs]. L is the
+///     number of tokens of the longest text; rows after a text's end are 0. Undefined if `progress`
+///     stopped it.
 at::Tensor predict_outputs(ModelForTask& model,
                            const TokenizedTexts& texts,
                            Precision precision,
