@@ -36,8 +36,7 @@ struct GradientExponents {
   int64_t nonzero() const;
 
   /// The share that float16 rounds to 0 after a multiplication by `scale`: magnitudes below 2^-25.
-  /// 0 if there are no values. Exact for a power of two; another scale is rounded down to a power
-  /// of two.
+  /// 0 without values. Exact for a power of two; another scale is rounded down to a power of two.
   double share_lost(double scale) const;
   /// The share that is lost at the scale in use: the compared count, else `share_lost(scale)`.
   double share_underflowed(double scale) const;
@@ -64,7 +63,7 @@ struct ScaleAdvice {
 
   /// One line with the objection to the current scale: too small, with the groups that lose the
   /// most, or too large. If all gradients of a group are 0, it says that the scale cannot be
-  /// judged. Empty if there is no objection.
+  /// judged. Empty without an objection.
   std::string objection() const;
 
   /// A table: one line per group, the recommendation and any objection. Ends with a line feed.
