@@ -28,6 +28,7 @@ myst_heading_anchors = 6
 
 breathe_projects = {"mezzo": str(ROOT / "build/doxygen/xml")}
 breathe_default_project = "mezzo"
+breathe_show_include = False
 
 autodoc_mock_imports = [name for name in ("numpy", "sklearn") if find_spec(name) is None]
 autodoc_member_order = "bysource"

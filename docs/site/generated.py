@@ -16,6 +16,11 @@ def table(heads, rows):
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in cells) + "\n"
 
 
+def flags(heads, rows):
+    """A table with flags in one line each, by docs/site/static/mezzo.css."""
+    return f"\n::::{{div}} flags\n\n{table(heads, rows)}\n::::\n"
+
+
 def code(words):
     return ", ".join(f"`{word}`" for word in words)
 
@@ -85,12 +90,12 @@ def settings(_):
     rows = []
     for of_group, flag, metavar, description in [*options_of("train"), (None, "", "", "")]:
         if of_group != group and group is not None:
-            text += f"\n## {group}\n\n" + table(["flag", "meaning", "default", "in transformers and PEFT"], rows)
+            text += f"\n## {group}\n" + flags(["flag", "meaning", "default", "in transformers and PEFT"], rows)
             rows = []
         group = of_group
         meaning, default = split_default(description)
         rows.append([f"`{flag} {metavar}`".replace(" `", "`"), marked(meaning), f"`{default}`" if default not in ("", "required") else default,
-                     ", ".join(others.get(flag, []))])
+                     "<br>".join(others.get(flag, []))])
     return text
 
 
@@ -109,7 +114,7 @@ def commands(_):
         if name == "train":
             text += "Its flags are the [settings](settings.md).\n"
         elif rows := options_of(name):
-            text += table(["flag", "meaning", "default"], [
+            text += flags(["flag", "meaning", "default"], [
                 [f"`{flag} {metavar}`".replace(" `", "`"), marked(meaning), f"`{default}`" if default not in ("", "required") else default]
                 for _, flag, metavar, (meaning, default) in [(*row[:3], split_default(row[3])) for row in rows]])
     return text
