@@ -19,13 +19,14 @@ nn::Sequential make_model() {
   return nn::Sequential{nn::Linear(16, 64), nn::BatchNorm1d(64), nn::ReLU(), nn::Dropout(0.5), nn::Linear(64, 4)};
 }
 
-/// Class probabilities, [N, 4] float32 on the CPU.
+/// Class probabilities, [N, 4] on the CPU. The op list of CUDA has softmax in float32, the list of CPUs leaves it in
+/// bfloat16.
 torch::Tensor predict(nn::Sequential& model, const torch::Tensor& inputs, int64_t batch_size, torch::Device device) {
   const c10::InferenceMode inference;
   const mezzo::AutocastGuard autocast(device, torch::kBFloat16);  // casts each weight once for all batches
   std::vector<torch::Tensor> outputs;
   for (const auto& batch : inputs.split(batch_size)) {
-    outputs.push_back(model->forward(batch.to(device)).softmax(1).to(torch::kCPU));  // autocast's softmax is float32
+    outputs.push_back(model->forward(batch.to(device)).softmax(1).to(torch::kCPU));
   }
   return torch::cat(outputs);
 }
