@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mezzo import _library
-from mezzo._errors import error_of
+from mezzo._errors import checked, error_of
 
 _FILES = ("train", "dev", "test")
 _CLEAR = "\x1b[K"  # to the end of the line
@@ -73,6 +73,7 @@ def train(**settings: Any) -> TrainResult:
     """
     if settings.get("config") is not None and settings.get("output") is None:
         raise ValueError("output is missing; pass it beside config")
+    checked(settings.get("output"), (str, bytes, os.PathLike, type(None)), "output")
     with tempfile.TemporaryDirectory(prefix="mezzo-") as rows:
         signals = _run([argument for name, value in settings.items() for argument in _arguments(name, value, Path(rows))])
     if signals:
@@ -87,22 +88,26 @@ def _arguments(name: str, value: Any, rows: Path) -> list[str]:
     flag = "--" + name.replace("_", "-")
     if value is None:
         return []
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{name} is {value!r}; settings have no null characters")
     if isinstance(value, bool):
         return [f"{flag}={str(value).lower()}"]
     if isinstance(value, (str, bytes, os.PathLike)):
         return [f"{flag}={os.fsdecode(value)}"]
-    if not hasattr(value, "__iter__"):
-        return [f"{flag}={value}"]
+    if not hasattr(value, "__iter__") or getattr(value, "ndim", None) == 0:
+        return [f"{flag}={value.item() if hasattr(value, '__iter__') else value}"]
     if isinstance(value, Mapping) or getattr(value, "ndim", 1) != 1:
         raise TypeError(f"{name} is a {type(value).__name__}, expected a list" + (
             " of files or rows; a DataFrame's rows are df.to_dict(\"records\")" if name in _FILES else ""))
     values = list(value)
+    if name in _FILES and not values:
+        raise ValueError(f"{name} is empty")
     if name in _FILES and values and isinstance(values[0], Mapping):
         path = rows / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(dict(row), default=_plain) + "\n" for row in values))
+        path.write_text("".join(json.dumps(dict(checked(row, Mapping, f"{name}[{i}]")), default=_plain) + "\n" for i, row in enumerate(values)))
         return [f"{flag}={path}"]
     if name in _FILES:
-        return [flag, *map(os.fspath, values)]
+        return [flag, *(os.fsdecode(checked(one, (str, bytes, os.PathLike), f"{name}[{i}]")) for i, one in enumerate(values))]
     if wrong := [one for one in values if not str(one) or re.search(r"[\0\r\n]", str(one))]:
         raise ValueError(f"{name} has {wrong[0]!r}; a name has a character, and no line break")
     names = io.StringIO()

@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, overload
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import torch
@@ -35,6 +35,19 @@ def _list_of(texts: str | Iterable[str], name: str) -> list[str]:
     return found
 
 
+def _path_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str) -> str:
+    found = os.fsdecode(path)
+    _encoded_one(found, name)
+    if "\0" in found:
+        raise ValueError(f"{name} is {found!r}; a path has no null characters")
+    return found
+
+
+def _int64(number: SupportsIndex) -> int:
+    """For C++, which treats the largest numbers as it would larger ones."""
+    return max(-2**63, min(operator.index(number), 2**63 - 1))
+
+
 class Classifier:
     """A trained classifier of texts, of pairs of texts, or of words: what ``mezzo predict`` runs.
 
@@ -58,10 +71,10 @@ class Classifier:
                  max_length: int | None = None) -> None:
         ops = _library.load()
         precision, device = str(precision), str(device)  # torch.device is welcome
-        max_length = None if max_length is None else operator.index(max_length)
+        max_length = None if max_length is None else _int64(max_length)
         with translated(), torch.inference_mode(False):  # weights without versions cannot be packed
             ops.check_classifier_options(precision, device, max_length)
-            folder: str = ops.find_model(os.fspath(model), False)
+            folder: str = ops.find_model(_path_of(model, "model"), False)
             self._folder = os.path.abspath(folder)
             self._options: dict[str, Any] = dict(precision=precision, device=device, max_length=max_length)
             self._classifier: Any = torch.classes.mezzo.Classifier(folder, precision, device, max_length)
@@ -169,7 +182,7 @@ class Tokenizer:
 
     def __init__(self, model: str | os.PathLike[str]) -> None:
         ops = _library.load()
-        path = os.fspath(model)
+        path = _path_of(model, "model")
         is_vocab = os.path.isfile(path)
         with translated():
             found = path if is_vocab else ops.find_model(path, True)
@@ -201,7 +214,7 @@ class Tokenizer:
         if text_pair is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} second texts; pass as many of both")
         with translated():
-            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, operator.index(max_length))
+            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, _int64(max_length))
         ends = lengths.cumsum(0).tolist()
         begins = [0, *ends[:-1]]
         all_ids, all_types = ids.tolist(), types.tolist()
@@ -231,7 +244,7 @@ class Tokenizer:
             As a call for one text does, and ``word_ids``: of each id the word's number from 0, -1 for special tokens.
         """
         with translated():
-            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words, "words"), operator.index(max_length))
+            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words, "words"), _int64(max_length))
         return {"input_ids": ids.tolist(), "token_type_ids": types.tolist(), "truncated": truncated, "word_ids": word_ids.tolist()}
 
     def encode_windows(self, text: str | bytes, max_length: int, stride: int) -> list[list[int]]:
@@ -240,7 +253,7 @@ class Tokenizer:
         As ``return_overflowing_tokens=True`` of transformers.
         """
         with translated():
-            windows = self._tokenizer.encode_windows(_encoded_one(text), operator.index(max_length), operator.index(stride))
+            windows = self._tokenizer.encode_windows(_encoded_one(text), _int64(max_length), _int64(stride))
         return [window.tolist() for window in windows]
 
     def split_words(self, text: str | bytes) -> list[str]:
@@ -250,7 +263,7 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         """The token with this id. ValueError if no token has it."""
         with translated():
-            return str(self._tokenizer.token(operator.index(token_id)))
+            return str(self._tokenizer.token(_int64(token_id)))
 
     def save(self, folder: str | os.PathLike[str], *, token_types: bool = True, words: bool = False) -> None:
         """Writes files from which mezzo and transformers make the same ids, into a folder that exists.
@@ -260,7 +273,7 @@ class Tokenizer:
             words: whether the model labels words.
         """
         with translated():
-            self._tokenizer.save(os.fspath(folder), token_types, words)
+            self._tokenizer.save(_path_of(folder, "folder"), token_types, words)
 
     @property
     def vocab_size(self) -> int:

@@ -147,6 +147,7 @@ def test_wrong_input_is_refused_by_name(folder):
         (dict(precision="int8", device="cuda"), "int8 is for CPUs"),
         (dict(precision=None), "^--precision 'None' is not known"),
         (dict(max_length=1), "^--max-length is 1, expected at least 2$"),
+        (dict(max_length=2**70), "^--max-length is 9223372036854775807, the model has positions for 16$"),
         (dict(max_length=17), "^--max-length is 17, the model has positions for 16$"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
@@ -294,3 +295,8 @@ def test_what_cannot_be_tokenized_is_refused(folder, tmp_path):
         tokenizer.token(2**32 + 2)
     with pytest.raises(ValueError, match="there is no such folder"):
         mezzo.Tokenizer(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"^model is 'a\\x00b'; a path has no null characters$"):
+        mezzo.Tokenizer("a\0b")
+    with pytest.raises(ValueError, match="^folder has half of a surrogate pair"):
+        tokenizer.save("a\ud800")
+    assert tokenizer("goal", max_length=10**30) == tokenizer("goal")  # model_max_length of some tokenizers of transformers

@@ -15,6 +15,7 @@ import mezzo
 import numpy as np
 import pytest
 import ranks
+import torch
 from sklearn import metrics
 from support import PROGRAM
 
@@ -89,6 +90,12 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
     (dict(train={"text": ["a"]}), TypeError, "^train is a dict, expected a list of files or rows; a DataFrame's rows are"),
     (dict(dev=[dict(text=b"a", label="x")]), TypeError, "^a row has a bytes: b'a'; expected a str, a number, a bool or None$"),
     (dict(labels=["a\0", "b"]), ValueError, r"^labels has 'a\\x00'; a name has a character, and no line break$"),
+    (dict(train=[]), ValueError, "^train is empty$"),
+    (dict(train=[1]), TypeError, r"^train\[0\] is a int, expected a str or bytes or PathLike$"),
+    (dict(train=[dict(text="a", label="x"), 1]), TypeError, r"^train\[1\] is a int, expected a Mapping$"),
+    (dict(output=3), TypeError, "^output is a int, expected a str"),
+    (dict(model="a\0"), ValueError, r"^model is 'a\\x00'; settings have no null characters$"),
+    (dict(learning_rate=torch.tensor(-1.0)), ValueError, "--learning-rate is -1"),
     (dict(train="nofile.jsonl"), FileNotFoundError, r"^nofile\.jsonl: cannot be read: No such file or directory"),
     (dict(train=[{"text": "a"}]), RuntimeError, r"train\.jsonl"),
     (dict(labels=["sport"]), RuntimeError, "--labels"),
