@@ -176,11 +176,10 @@ def test_a_second_run_does_nothing_and_says_nothing(machine):
 
 
 def test_the_site_has_a_folder_of_packages_that_tests_do_not_install(machine):
-    assert machine.setup("docs").returncode == 0
-    *others, site = machine.asked("pip")
-    assert "--target .venv/docs sphinx==" in site and len(others) == 1 and others[0].endswith("torch==2.13.0")
     assert machine.setup("test").returncode == 0
-    assert sum("sphinx==" in line for line in machine.asked("pip")) == 1
+    assert not any("sphinx==" in line for line in machine.asked("pip"))
+    assert machine.setup("docs").returncode == 0
+    assert "--target .venv/docs sphinx==" in machine.asked("pip")[-1]
 
 
 def test_an_environment_whose_python_has_gone_is_made_anew(machine):
