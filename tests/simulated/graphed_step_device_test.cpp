@@ -417,7 +417,7 @@ TEST_F(GraphedStepDeviceTest, DropsTheGraphThatWasNotUsedForTheLongestTime) {
   EXPECT_EQ(step.counts().dropped, 0) << "a shape that warms up pushes nobody out";
   testing::internal::CaptureStderr();
   EXPECT_TRUE(call(3));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("more than max_graphs = 2 kinds of shapes"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("more than max_graphs = 2 combinations of shapes"));
   EXPECT_EQ(step.counts().dropped, 1);
   EXPECT_TRUE(call(1));
   EXPECT_FALSE(call(2)) << "it is the one that was dropped";
@@ -556,7 +556,7 @@ TEST_F(GraphedStepDeviceTest, AStepThatCannotBeRecordedIsOneLineThatNamesIt) {
         }
         return inputs;
       },
-      ": no more (");
+      ": no more. The device has done nothing.");
 }
 
 /// As a backward pass of autograd's threads does, too.
