@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mezzo/amp/grad_scaler.h"
+#include "mezzo/text/inference/classifier.h"
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/models/bert_config.h"
@@ -402,6 +403,93 @@ TEST_P(TrainingRunTest, WaitsOnceAStep) {
     return watch.host_syncs().size();
   };
   EXPECT_EQ(waits_of(20) - waits_of(10), 10);
+}
+
+/// Of words and of windows, each batch has another number.
+TEST_P(TrainingRunTest, WordsWindowsAndMeansAreRecorded) {
+  const std::string modernbert =
+      R"({"model_type": "modernbert", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32, "local_attention": 4,
+          "global_attn_every_n_layers": 2, "pad_token_id": 0, "mlp_dropout": 0.1, "classifier_pooling": "mean"})";
+  std::string words, texts;
+  for (int i = 0; i < 40; ++i) {
+    const int length = 1 + i * i % 7;
+    std::string text, labels;
+    std::string plain;
+    for (int word = 0; word < length; ++word) {
+      const std::string comma = word > 0 ? ", " : "";
+      text += comma + (word % 2 == 0 ? R"("a")" : R"("d")");
+      labels += comma + (word % 3 == 0 ? R"("X")" : R"("Y")");
+      plain += word % 2 == 0 ? "a " : "d ";
+    }
+    words += R"({"text": [)" + text + R"(], "label": [)" + labels + "]}\n";
+    texts += R"({"text": ")" + plain + R"(", "label": )" + std::to_string(i % 2) + "}\n";
+  }
+  folder.write("words.jsonl", words);
+  folder.write("texts.jsonl", texts);
+  struct Kind {
+    std::string name;
+    std::function<void(TrainConfig&)> set;
+  };
+  const auto is_modernbert = [&](TrainConfig& config) { config.model_config = folder / "modernbert.json"; };
+  folder.write("modernbert.json", modernbert);
+  const auto reads_words = [&](TrainConfig& config) {
+    config.train = {folder / "words.jsonl"};
+    config.task = "token_classification";
+  };
+  const auto reads_windows = [&](TrainConfig& config) {
+    config.train = {folder / "texts.jsonl"};
+    config.window = "mean";
+    config.max_length = 5;
+  };
+  const std::vector<Kind> kinds{{"words", reads_words},
+                                {"windows", reads_windows},
+                                {"modernbert", is_modernbert},
+                                {"modernbert words in fp16",
+                                 [&](TrainConfig& config) {
+                                   is_modernbert(config);
+                                   reads_words(config);
+                                   config.precision = "fp16";
+                                 }},
+                                {"modernbert windows, two micro-batches", [&](TrainConfig& config) {
+                                   is_modernbert(config);
+                                   reads_windows(config);
+                                   config.grad_accumulation = 2;
+                                 }}};
+  for (const Kind& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    auto eager = config_of("simulated", kind.name + " eager"), recorded = config_of("simulated", kind.name);
+    eager.eager = true;
+    for (TrainConfig* config : {&eager, &recorded}) {
+      config->dev_ratio = 0;
+      kind.set(*config);
+    }
+    train(eager, [] { return false; });
+    const Watch watch;
+    train(recorded, [] { return false; });
+    EXPECT_GE(watch.replays(), GetParam() ? 4 : 0);
+    EXPECT_EQ(ScratchFolder::read(eager.output / "model.safetensors"),
+              ScratchFolder::read(recorded.output / "model.safetensors"));
+    const auto mine = steps_of(recorded), others = steps_of(eager);
+    ASSERT_THAT(mine, SizeIs(10));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_TRUE(mine[i]["loss"].is_number()) << "finite";
+      EXPECT_EQ(mine[i]["loss"], others[i]["loss"]) << i;
+    }
+  }
+}
+
+TEST_P(TrainingRunTest, AServerFindsTheGraphsOfSingleTextsRecorded) {
+  auto config = config_of("simulated", "served");
+  config.max_steps = 2;
+  train(config, [] { return false; });
+  Classifier classifier(config.output, {.precision = "fp32", .device = device});
+  classifier.record_single_texts();
+  const std::vector<std::string> texts{"a b c"};
+  const auto tokens = classifier.tokenize({.texts = texts});
+  const Watch watch;
+  classifier.outputs(tokens);
+  EXPECT_EQ(watch.replays(), GetParam() ? 1 : 0);
 }
 
 TEST_P(TrainingRunTest, IsResumedToTheBit) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "mezzo/text/models/pretrained.h"
+#include "text/inference/recorded_forward.h"
 #include "text/io/read_error.h"
 
 namespace mezzo::text {
@@ -77,6 +78,7 @@ Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOpti
   } else if (options.packs_weights) {
     model_->pack_weights(autocast_dtype(precision_).value_or(at::kFloat));
   }
+  if (RecordedForward::is_available(*model_)) recorded_ = std::make_unique<RecordedForward>(*model_, precision_);
 }
 
 TokenizedTexts Classifier::tokenize(const TextSpans& rows, int64_t before) const {
@@ -91,10 +93,21 @@ TokenizedTexts Classifier::tokenize(const TextSpans& rows, int64_t before) const
   return tokenized;
 }
 
+Classifier::~Classifier() = default;
+
 at::Tensor Classifier::outputs(const TokenizedTexts& texts,
                                const InferenceShare& share,
                                const InferenceProgress& progress) {
-  return predict_outputs(*model_, texts, precision_, progress, share);
+  return predict_outputs(*model_, texts, precision_, progress, share, recorded_.get());
+}
+
+void Classifier::record_single_texts() {
+  if (!recorded_) return;
+  for (const int64_t tokens : recorded_->short_lengths(max_length_)) {
+    TokenizedTexts text;
+    text.ids.push_back(std::vector(static_cast<size_t>(tokens), static_cast<int32_t>(config_->pad_token_id)));
+    for (int64_t pass = 0; pass < recorded_->passes_to_record(); ++pass) outputs(text);
+  }
 }
 
 void Classifier::check_finite(const at::Tensor& outputs, int64_t before) const {

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 
+#include "memory/device_copy.h"
 #include "memory/out_of_memory.h"
 #include "mezzo/amp/autocast_guard.h"
+#include "text/inference/recorded_forward.h"
 #include "text/io/words.h"
 #include "text/models/pooling.h"
 
@@ -73,7 +75,8 @@ at::Tensor predict_outputs(ModelForTask& model,
                            const TokenizedTexts& texts,
                            Precision precision,
                            const InferenceProgress& progress,
-                           const InferenceShare& share) {
+                           const InferenceShare& share,
+                           RecordedForward* recorded) {
   TORCH_CHECK_VALUE(!texts.ids.empty(), "predict_outputs: no texts");
   const EvalModeGuard eval_mode(model);
   const at::NoGradGuard no_grad;
@@ -89,9 +92,10 @@ at::Tensor predict_outputs(ModelForTask& model,
     }
     const auto batch = collate(texts, indices, Batching::kPacked, /*max_length=*/0, model.config().pad_token_id);
     try {
-      const auto moved = batch.to(device);
+      const auto outputs_of_rows = recorded != nullptr ? recorded->run(batch) : model.forward(batch.to(device));
       const auto rows =
-          pool_windows(model.forward(moved), moved, model.config().window_pooling).to(at::kCPU, at::kFloat);
+          pool_windows(outputs_of_rows, copy_to(batch.window_counts, device), model.config().window_pooling)
+              .to(at::kCPU, at::kFloat);
       put(rows, batch, indices, model.head().rows, outputs);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) {

@@ -235,9 +235,9 @@ class ModernBertModel : public Encoder {
     return rows == RowsPer::kText ? texts.graph.gather(x, texts.graph.integer(0), 1) : x;
   }
 
-  /// Not where means are taken over the tokens of texts, or lengths are rounded up beyond the rotary tables.
+  /// Not where lengths are rounded up beyond the rotary tables.
   bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override {
-    return config_.classifier_pooling != "mean" && max_seqlen <= config_.max_position_embeddings &&
+    return max_seqlen <= config_.max_position_embeddings &&
            encoder::can_attend_unknown(device, dtype, config_.hidden_size / config_.num_attention_heads,
                                        /*has_relative=*/false);
   }

@@ -5,21 +5,20 @@
 #include <string>
 
 #include "encoder/sequence_layout.h"
-#include "mezzo/text/data/packed_batch.h"
 
 namespace mezzo::text {
 
 /// The mean of each sequence's rows, padding left out. Of the same numbers in any batch: a sequence's
 /// rows are added in their order.
 /// @param rows  [T, H]
-/// @param layout  known to the CPU
-/// @return [B, H] float32, or float64 for such rows
+/// @return [B, H] float32, or float64 for such rows; 0 for a sequence without tokens
 at::Tensor mean_of_sequences(const at::Tensor& rows, const encoder::SequenceLayout& layout);
 
 /// What the windows of each text come to, in float32; `outputs` as they are where each text is one.
-/// @param outputs  [B, C]
+/// @param outputs  [B, C]; more rows than there are windows are left out
+/// @param window_counts  of PackedBatch, on the device of `outputs`
 /// @param how  "mean" or "max"
 /// @return [texts, C]
-at::Tensor pool_windows(const at::Tensor& outputs, const PackedBatch& batch, const std::string& how);
+at::Tensor pool_windows(const at::Tensor& outputs, const at::Tensor& window_counts, const std::string& how);
 
 }  // namespace mezzo::text

@@ -159,6 +159,7 @@ class RunningModel : public BatchRunner {
     TextSpans rows{.texts = {text}};
     if (classifier_.reads_words()) rows.words = {&words, 1};
     classifier_.check_finite(classifier_.outputs(classifier_.tokenize(rows)));
+    classifier_.record_single_texts();
   }
 
   at::Tensor run(const TokenizedTexts& texts) override { return classifier_.outputs(texts); }

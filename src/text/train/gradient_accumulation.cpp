@@ -16,7 +16,7 @@ int64_t StepBatches::tokens() const {
 }
 
 StepBatches GradientAccumulation::collate(const std::vector<MicroBatch>& micro_batches, int64_t step) const {
-  StepBatches batches{{}, plan_.targets(setup_.train, step), {}};
+  StepBatches batches{{}, at::full({}, plan_.targets(setup_.train, step), at::kFloat), {}};
   for (const MicroBatch& micro : micro_batches) {
     batches.micro.push_back({text::collate(setup_.train, micro.indices, plan_.batching, *config_.max_length,
                                            setup_.model->config().pad_token_id),
@@ -59,7 +59,8 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
 at::Tensor GradientAccumulation::summed_loss(const PackedBatch& batch, const DropoutSeed& random) {
   const auto dtype = autocast_dtype(setup_.precision);
   const AutocastGuard autocast(setup_.device, dtype.value_or(at::kFloat), dtype.has_value());
-  const auto outputs = pool_windows(model_.forward(batch, random), batch, setup_.model->config().window_pooling);
+  const auto outputs =
+      pool_windows(model_.forward(batch, random), batch.window_counts, setup_.model->config().window_pooling);
   return setup_.task->loss(outputs, batch);
 }
 

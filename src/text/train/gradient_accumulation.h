@@ -18,7 +18,7 @@ struct StepBatches {
     bool is_stand_in;  ///< not to count
   };
   std::vector<Micro> micro;
-  int64_t num_targets;     ///< of all ranks in the step
+  at::Tensor num_targets;  ///< float32, 0-dim: how many all ranks have in the step
   at::Tensor step_offset;  ///< added to every number, as in DropoutSeed
 
   /// That count.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/data/graph_batch.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -12,37 +14,26 @@ constexpr int64_t kStepsToSee = 1000;  // of a run, by which kinds of steps are 
 
 /// Of the largest micro-batch, as all of a step are made: of as many kinds for each there would be a kind of step for
 /// every way to put them together.
-StepSize size_of(const StepSize& one, const StepSize& other) {
+BatchSize larger(const BatchSize& one, const BatchSize& other) {
   return {std::max(one.rows, other.rows), std::max(one.longest, other.longest)};
 }
 
 /// Of a run's first steps, were it that long: one that is resumed, or extended, sees the same.
-std::vector<StepSize> sizes_of(const TokenizedTexts& texts, const RunPlan& plan, int64_t max_length) {
-  std::vector<StepSize> sizes;
+std::vector<BatchSize> sizes_of(const TokenizedTexts& texts, const RunPlan& plan, int64_t max_length) {
+  const int64_t filler = texts.window_lengths.empty() ? 0 : 1;  // a row that to_graph_batch() may need
+  std::vector<BatchSize> sizes;
   for (int64_t step = 0; step < kStepsToSee; ++step) {
-    StepSize size{};
+    BatchSize size{};
     for (const MicroBatch& micro : plan.micro_batches(texts, step)) {
-      const int64_t rows = count_rows(texts, micro.indices, plan.batching, max_length);
+      const int64_t rows = count_rows(texts, micro.indices, plan.batching, max_length) + filler;
       for (const int64_t index : micro.indices) {
-        size = size_of(size, {rows, texts.longest(index)});
+        size = larger(size, {rows, texts.longest(index)});
       }
     }
     sizes.push_back(size);
   }
   return sizes;
 }
-
-at::Tensor with_filler(const at::Tensor& rows, int64_t count, int64_t filler) {
-  return rows.defined() ? at::constant_pad_nd(rows, {0, count - rows.size(0)}, filler) : rows;
-}
-
-/// [B, 2]: first row and tokens of each text.
-at::Tensor sequence_table(const PackedBatch& rows) {
-  return at::stack({rows.cu_seqlens.narrow(0, 0, rows.size()), rows.seqlens}, 1);
-}
-
-/// Tensors of a micro-batch, in their order.
-enum Tensor { kIds, kPositions, kTypes, kTargets, kTable, kTensors };
 
 GraphedStepOptions options_of(const TrainConfig& config) {
   // The first call makes the optimizer's state; there is none to warm up for further kinds.
@@ -60,7 +51,7 @@ RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, R
     : setup_(setup),
       compute_(std::move(compute)),
       is_possible_(can_record_steps(config, setup.device)),
-      kinds_(is_possible_ ? sizes_of(setup.train, plan, *config.max_length) : std::vector<StepSize>(),
+      kinds_(is_possible_ ? sizes_of(setup.train, plan, *config.max_length) : std::vector<BatchSize>(),
              setup.model->config().max_tokens()),
       step_(
           setup.device,
@@ -68,27 +59,33 @@ RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, R
           options_of(config)) {
   if (is_possible_) {
     step_offset_ = at::zeros({}, at::TensorOptions(at::kLong).device(setup.device));
+    num_targets_ = at::zeros({}, at::TensorOptions(at::kFloat).device(setup.device));
   }
 }
 
-StepSize RecordedSteps::kind_of(const StepBatches& batches) const {
-  StepSize size{};
+/// The windows of texts are as many in no two batches, so they are rounded up.
+int64_t RecordedSteps::sequences_of(const StepBatches& batches, const PackedBatch& rows) const {
+  if (!rows.window_counts.defined()) return rows.size();
+  const auto fewer = [](const auto& a, const auto& b) { return a.rows.size() < b.rows.size(); };
+  return round_sequences(std::ranges::max_element(batches.micro, fewer)->rows.size());
+}
+
+BatchSize RecordedSteps::kind_of(const StepBatches& batches) const {
+  BatchSize size{};
   for (const StepBatches::Micro& micro : batches.micro) {
-    size = size_of(size, {micro.rows.input_ids.size(0), micro.rows.seqlens.max().item<int64_t>()});
+    size = larger(size, size_of(micro.rows, sequences_of(batches, micro.rows)));
   }
   return kinds_.round_up(size);
 }
 
 bool RecordedSteps::take(const StepBatches& batches) const {
   const auto dtype = autocast_dtype(setup_.precision).value_or(at::kFloat);
-  // A step of words has as many targets as no other, one of windows as many sequences: a graph each would be too many.
-  return is_possible_ && setup_.model->head().rows == RowsPer::kText && setup_.train.window_lengths.empty() &&
-         setup_.model->encoder().takes_unknown_lengths(setup_.device, dtype, kind_of(batches).longest);
+  return is_possible_ && setup_.model->encoder().takes_unknown_lengths(setup_.device, dtype, kind_of(batches).longest);
 }
 
 at::Tensor RecordedSteps::run(const StepBatches& batches, bool eagerly) {
   const auto tensors = pack(batches);
-  std::vector<int64_t> numbers{batches.num_targets};
+  std::vector<int64_t> numbers;
   for (const auto& micro : kind_.micro) {
     numbers.insert(numbers.end(), {micro.rows.max_seqlen, int64_t{micro.number}, int64_t{micro.is_stand_in}});
   }
@@ -99,17 +96,20 @@ at::Tensor RecordedSteps::run(const StepBatches& batches, bool eagerly) {
 std::vector<at::Tensor> RecordedSteps::pack(const StepBatches& batches) {
   const uint32_t first = batches.micro.front().number;
   step_offset_.fill_(int64_t{first});
-  kind_ = {{}, batches.num_targets, step_offset_};
-  const auto [count, longest] = kind_of(batches);
+  num_targets_.fill_(batches.num_targets.item());
+  kind_ = {{}, num_targets_, step_offset_};
+  const BatchSize kind = kind_of(batches);
+  const bool is_of_words = setup_.model->head().rows == RowsPer::kToken;
   std::vector<at::Tensor> tensors;
-  for (const auto& [rows, number, is_stand_in] : batches.micro) {
-    tensors.push_back(with_filler(rows.input_ids, count, setup_.model->config().pad_token_id));
-    tensors.push_back(with_filler(rows.positions, count, 0));
-    tensors.push_back(with_filler(rows.token_types, count, 0));
-    tensors.push_back(rows.targets);
-    tensors.push_back(sequence_table(rows));
+  for (auto [rows, number, is_stand_in] : batches.micro) {
+    if (is_of_words) {
+      rows.targets =
+          at::constant_pad_nd(rows.targets, {0, kind.rows - rows.targets.size(0)}, TokenizedTexts::kNoTarget);
+    }
+    auto batch = to_graph_batch(rows, kind, sequences_of(batches, rows), setup_.model->config().pad_token_id);
+    tensors.insert(tensors.end(), batch.begin(), batch.end());
     kind_.micro.push_back({{}, number - first, is_stand_in});
-    kind_.micro.back().rows.max_seqlen = longest;
+    kind_.micro.back().rows.max_seqlen = kind.longest;
   }
   return tensors;
 }
@@ -117,17 +117,8 @@ std::vector<at::Tensor> RecordedSteps::pack(const StepBatches& batches) {
 StepBatches RecordedSteps::unpack(const std::vector<at::Tensor>& tensors) const {
   StepBatches batches = kind_;
   for (size_t i = 0; i < batches.micro.size(); ++i) {
-    const at::Tensor* own = &tensors[i * kTensors];
     PackedBatch& rows = batches.micro[i].rows;
-    rows = {.input_ids = own[kIds],
-            .positions = own[kPositions],
-            .token_types = own[kTypes],
-            .cu_seqlens = {},
-            .seqlens = {},
-            .targets = own[kTargets],
-            .num_tokens = 0,
-            .sequence_table = own[kTable],
-            .max_seqlen = rows.max_seqlen};
+    rows = from_graph_batch(&tensors[i * kGraphBatchTensors], rows.max_seqlen);
   }
   return batches;
 }

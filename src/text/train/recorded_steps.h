@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "mezzo/graph/graphed_step.h"
+#include "text/data/batch_kinds.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/run_plan.h"
 #include "text/train/run_setup.h"
-#include "text/train/step_kinds.h"
 
 namespace mezzo::text {
 
@@ -47,14 +47,15 @@ class RecordedSteps {
  private:
   std::vector<at::Tensor> pack(const StepBatches& batches);
   StepBatches unpack(const std::vector<at::Tensor>& tensors) const;
-  StepSize kind_of(const StepBatches& batches) const;
+  int64_t sequences_of(const StepBatches& batches, const PackedBatch& rows) const;
+  BatchSize kind_of(const StepBatches& batches) const;
 
   const RunSetup& setup_;
   const Compute compute_;
   bool is_possible_;
-  const StepKinds kinds_;
-  at::Tensor step_offset_;  // on the device
-  StepBatches kind_;        // of the call at hand: what its tensors do not hold
+  const BatchKinds kinds_;
+  at::Tensor step_offset_, num_targets_;  // on the device
+  StepBatches kind_;                      // of the call at hand: what its tensors do not hold
   GraphedStep step_;
 };
 

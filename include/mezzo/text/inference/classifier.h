@@ -47,17 +47,23 @@ class Classifier {
  public:
   /// @throws c10::ValueError  also for a folder without a trained classifier
   Classifier(const std::filesystem::path& folder, const ClassifierOptions& options);
+  ~Classifier();
 
   /// @param rows  texts, pairs or words, at least one
   /// @param before  the number of earlier texts, which messages add to the number of a text
   /// @throws c10::ValueError  for input that the model does not support
   TokenizedTexts tokenize(const TextSpans& rows, int64_t before = 0) const;
 
-  /// The outputs of predict_outputs(). May wait for the device.
+  /// The outputs of predict_outputs(). May wait for the device. On a device that has graphs, batches of a size that
+  /// comes up often are recorded and replayed.
   /// @param progress  as of predict_outputs(), which may stop it: undefined then.
   at::Tensor outputs(const TokenizedTexts& texts,
                      const InferenceShare& share = {},
                      const InferenceProgress& progress = {});
+
+  /// Prepares a server: on a device that has graphs, records the batches of one text, up to 512 tokens. Waits for the
+  /// device. Does nothing elsewhere.
+  void record_single_texts();
 
   /// @param outputs  the result of outputs(), summed over ranks if there are several
   /// @throws c10::Error  naming the first text whose outputs are inf or NaN
@@ -89,6 +95,7 @@ class Classifier {
   std::vector<std::string> unused_;
   std::shared_ptr<ModelForTask> model_;
   int64_t max_length_;
+  std::unique_ptr<RecordedForward> recorded_;  // null on a device without graphs
 };
 
 }  // namespace mezzo::text

@@ -23,6 +23,8 @@ struct InferenceShare {
   int of = 1;    ///< number of ranks
 };
 
+class RecordedForward;
+
 /// The number of tokens per batch beyond which larger batches are not faster.
 int64_t tokens_of_batch(Precision precision);
 
@@ -31,6 +33,7 @@ int64_t tokens_of_batch(Precision precision);
 /// @param texts  must not be empty; targets are not used
 /// @param share  With several ranks, the rows of other ranks' texts are 0, so the sum over ranks is
 ///     complete.
+/// @param recorded  runs the batches, on a device that has graphs; nullptr: each kernel is launched by itself
 /// @return float32 on CPU: [N, num_outputs], or with one row per token [N, L, num_outputs]. L is the
 ///     number of tokens of the longest text; rows after a text's end are 0. Undefined if `progress`
 ///     stopped it.
@@ -38,6 +41,7 @@ at::Tensor predict_outputs(ModelForTask& model,
                            const TokenizedTexts& texts,
                            Precision precision,
                            const InferenceProgress& progress = {},
-                           const InferenceShare& share = {});
+                           const InferenceShare& share = {},
+                           RecordedForward* recorded = nullptr);
 
 }  // namespace mezzo::text

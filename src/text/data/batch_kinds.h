@@ -6,23 +6,22 @@
 
 namespace mezzo::text {
 
-/// Of a micro-batch.
-struct StepSize {
+struct BatchSize {
   int64_t rows;
   int64_t longest;  ///< tokens of its longest sequence
 };
 
-/// What sizes are rounded up to, so that one graph serves many steps: the fewer kinds there are, the fewer steps wait
-/// for one to be recorded, and the more filler the others compute. Chosen for the sizes that come up.
-class StepKinds {
+/// Rounds sizes of batches up to a few kinds, so that one graph serves many batches: the fewer kinds there are, the
+/// fewer batches wait for a recording, and the more filler the others compute. Chosen for the sizes that come up.
+class BatchKinds {
  public:
-  /// @param expected  sizes of steps to come, in any order; those of all others are rounded to a dozen
+  /// @param expected  sizes of batches to come, in any order; those of all others are rounded to a dozen
   ///   kinds from 512 rows to 2,048
   /// @param max_tokens  that a sequence may have
-  StepKinds(const std::vector<StepSize>& expected, int64_t max_tokens);
+  BatchKinds(const std::vector<BatchSize>& expected, int64_t max_tokens);
 
   /// No less than `size`. A pure function of it and of what the constructor was given.
-  StepSize round_up(StepSize size) const;
+  BatchSize round_up(BatchSize size) const;
 
  private:
   int64_t rounded_length(int64_t tokens) const;

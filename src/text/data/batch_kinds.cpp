@@ -1,4 +1,4 @@
-#include "text/train/step_kinds.h"
+#include "text/data/batch_kinds.h"
 
 #include <algorithm>
 #include <bit>
@@ -53,7 +53,7 @@ std::vector<int64_t> best_kinds(const Histogram& rows, double price) {
 
 }  // namespace
 
-StepKinds::StepKinds(const std::vector<StepSize>& expected, int64_t max_tokens) : max_tokens_(max_tokens) {
+BatchKinds::BatchKinds(const std::vector<BatchSize>& expected, int64_t max_tokens) : max_tokens_(max_tokens) {
   std::map<int64_t, Histogram> by_length;
   std::map<int64_t, int64_t> steps;
   int64_t all_rows = 0;
@@ -78,11 +78,11 @@ StepKinds::StepKinds(const std::vector<StepSize>& expected, int64_t max_tokens) 
   }
 }
 
-int64_t StepKinds::rounded_length(int64_t tokens) const {
+int64_t BatchKinds::rounded_length(int64_t tokens) const {
   return std::min(std::max(kShortest, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)))), max_tokens_);
 }
 
-StepSize StepKinds::round_up(StepSize size) const {
+BatchSize BatchKinds::round_up(BatchSize size) const {
   int64_t length = rounded_length(size.longest);
   for (auto other = instead_.find(length); other != instead_.end(); other = instead_.find(length)) {
     length = other->second;
