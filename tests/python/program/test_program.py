@@ -685,4 +685,4 @@ def test_labels_of_a_model_that_cannot_be_told_apart_are_refused_by_file(run, da
 
 def test_wrong_commands_and_foreign_models():
     assert "--model is required" in one_line(mezzo("eval", "--data", "x", check=False), 2)
-    assert "no trained classifier" in one_line(mezzo("predict", "--model", MINILM, "--text", "x", check=False), 1)
+    assert "not a trained classifier" in one_line(mezzo("predict", "--model", MINILM, "--text", "x", check=False), 1)

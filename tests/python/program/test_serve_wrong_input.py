@@ -132,7 +132,7 @@ def test_few_files_mean_few_connections_and_it_says_so(folders):  # noqa: F811
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             server.await_line("warning: 12 connections at most at a time, because of the limit of open files")
             silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(40)]
-            server.await_line("all 12 connections are taken")
+            server.await_line("all 12 connections are in use")
             begin = time.monotonic()
             assert server.predict({"text": "goal"})["label"]
             assert time.monotonic() - begin < 60, "those that say nothing are closed soon"

@@ -126,7 +126,7 @@ def changed(model, change):
     (lambda m: setattr(m.normalizer_spec, "escape_whitespaces", False), "escape_whitespaces must be true, got false"),
     (lambda m: m.normalizer_spec.ClearField("precompiled_charsmap"), 'must hold the rules of "nmt_nfkc", but it is empty'),
     (lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"abcdefgh"), "are not a charsmap of sentencepiece"),
-    (lambda m: setattr(m.pieces[9], "score", float("nan")), "pieces: the score of .* is no number"),
+    (lambda m: setattr(m.pieces[9], "score", float("nan")), "pieces: the score of .* is not a number"),
     (lambda m: setattr(m.pieces[9], "piece", ""), "pieces: a piece is empty"),
     (lambda m: setattr(m.pieces[9], "piece", "a" * 2000), "a token of 2000 bytes"),
     (lambda m: setattr(m.pieces[9], "piece", m.pieces[8].piece), "stands there twice"),
