@@ -95,7 +95,7 @@ def test_a_checkpoint_whose_files_cannot_be_looked_at_is_not_passed_over(data, p
     folder = paused / "checkpoints/step-3"
     (folder / "notes.txt").write_text("mine")
     message = refused(flags(data, paused, "--resume", "auto"), paused, **unreadable(f"{folder}/"))
-    assert f"{folder}/manifest.json: cannot be read: Input/output error; it may be whole" in message
+    assert f"{folder}/manifest.json: cannot be read: Input/output error; it may be intact" in message
 
 
 def test_a_best_model_that_the_disk_does_not_give_is_that_of_the_run(data, whole, paused):
@@ -103,7 +103,7 @@ def test_a_best_model_that_the_disk_does_not_give_is_that_of_the_run(data, whole
     arguments, best = flags(data, paused, "--resume", "auto"), paused / "checkpoints/step-3/best.safetensors"
     model = paused / "model.safetensors"
     model.rename(paused / "aside")
-    assert f"{best}: cannot be read: Input/output error; it may be whole" in refused(arguments, paused, **unreadable(best))
+    assert f"{best}: cannot be read: Input/output error; it may be intact" in refused(arguments, paused, **unreadable(best))
     (paused / "aside").rename(model)
     assert "resumed after step 3" in trained(arguments, **unreadable(best)).stderr
     assert model_of(paused) == model_of(whole)
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(version, data, pause
     manifest = paused / "checkpoints/step-3/manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 6', f'"format": {version}'))
     message = refused(flags(data, paused, "--resume", "auto"), paused)
-    assert f"step-3/manifest.json: is of format {version}, this mezzo reads format 6; resume with the version that wrote it; it may be whole" in message
+    assert f"step-3/manifest.json: is of format {version}, this mezzo reads format 6; resume with the version that wrote it; it may be intact" in message
 
 
 def test_a_pretrained_folder_is_never_written_to(data, tmp_path):
