@@ -37,7 +37,7 @@ TrainingRun::TrainingRun(TrainConfig& given,
   });
   if (resumed) {
     TORCH_CHECK_VALUE(resumed->step <= plan.total_steps, "the checkpoint to resume from is of step ", resumed->step,
-                      ", the run has ", plan.total_steps, "; go on from another");
+                      ", the run has ", plan.total_steps, "; resume from another");
     state = *resumed;
   }
 }
