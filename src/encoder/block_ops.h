@@ -71,7 +71,7 @@ struct LayerNormGradients {
 
 struct ResidualDropoutGradients {
   at::Tensor product;  ///< [T, H]
-  at::Tensor bias;     ///< [H] float32; undefined where it was not asked for
+  at::Tensor bias;     ///< [H] float32; undefined if it was not asked for
 };
 
 /// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
@@ -141,7 +141,7 @@ struct BlockOps {
                                                   const at::Tensor& bias,
                                                   Activation activation);
 
-  // Of blocks that begin with their norm. Biases, of norms too, are undefined where there are none; row numbers are
+  // Of blocks that begin with their norm. Biases, of norms too, are undefined if there are none; row numbers are
   // rows of the dropout mask, undefined for 0 ... T - 1.
 
   /// @param normalised  nullptr if backward will not be called
@@ -183,7 +183,7 @@ struct BlockOps {
                                  const at::Tensor& row_numbers);
 
   /// `grad` [T, F], of the dtype of `product`, is overwritten and becomes the output, computed again.
-  /// Its `bias` is [2 F], undefined where there is none.
+  /// Its `bias` is [2 F], undefined if there is none.
   ActivationGradients (*gated_activation_backward)(const at::Tensor& grad,
                                                    const at::Tensor& product,
                                                    const at::Tensor& bias,
@@ -206,7 +206,7 @@ struct BlockOps {
                                                   const at::Tensor& log_sum_exp,
                                                   const at::Tensor& grad);
 
-  /// nullptr where a device computes keys and values for it.
+  /// nullptr if a device computes keys and values for it.
   /// @param log_sum_exp  set to float32 [B, num_heads], which backward needs;
   ///   nullptr if it will not be called
   WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp) = nullptr;

@@ -105,7 +105,7 @@ Named named(const at::Tensor& output, const AttentionGradients& grads) {
   return all;
 }
 
-/// With its gradients, and log_sum_exp, which has zeros where there is no query.
+/// With its gradients, and log_sum_exp, which has zeros if there is no query.
 Named run(const Problem& problem,
           decltype(cpu::packed_attention) forward,
           decltype(cpu::packed_attention_backward) backward) {

@@ -77,9 +77,9 @@ class Block {
 };
 
 /// Runs `thread` for every thread of every block of the grid.
-/// @throws std::logic_error  where threads wait for each other in vain; with
+/// @throws std::logic_error  if threads wait for each other in vain; with
 ///   what is waited for, and where
-/// @throws std::out_of_range  where a thread requires what is not so
+/// @throws std::out_of_range  if a thread requires what is not so
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread);
 
 /// A launch's use of some memory: of an allocation, or a part of it.

@@ -118,7 +118,7 @@ TEST_F(CudaRowOpsTest, EmbeddingsAndTheirGradientsEqualTheCpus) {
         for (size_t i = 0; i < here.size() && columns > 1; ++i) {
           expect_near(here[i], there[i], std::to_string(i).c_str());
         }
-        // In order, so to the bit.
+        // In order, so bit for bit.
         const auto added = at::randn({rows, columns});
         auto table_here = at::randn({40, columns}), table_there = table_here.clone();
         MEZZO_CUDA::kBlockOps.add_rows_at(ids, added, table_here);

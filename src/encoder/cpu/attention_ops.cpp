@@ -47,7 +47,7 @@ Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   return order;
 }
 
-/// Tokens of the longest; 0 where there is none.
+/// Tokens of the longest; 0 if there is none.
 int64_t longest(const std::vector<Sequence>& sequences) {
   int64_t most = 0;
   for (const Sequence& sequence : sequences) {

@@ -65,7 +65,7 @@ struct NormBackwardArguments {
   const int64_t* row_numbers;
   Span product;   ///< gradient of what the mask was on, if it was not on the output; else none
   Span residual;  ///< gradient of what was normalised
-  Span added;     ///< to that, or none; not where there is a product
+  Span added;     ///< to that, or none; not if there is a product
   float* sums;    ///< [norm_parts, 3, columns]: of weight, bias of the norm, and bias of the product
   int64_t rows, columns;
 };

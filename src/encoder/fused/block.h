@@ -122,7 +122,7 @@ inline at::Tensor grad_weight(const AutogradContext* ctx,
   return ctx->needs_input_grad(input) ? products.add_aside(grad.t(), x, dtype) : at::Tensor();
 }
 
-/// A vector of sums as the gradient of `param`: to autograd a tensor of its own, in the memory of
+/// A vector of sums as the gradient of `param`: to autograd a separate tensor, in the memory of
 /// `sums` where that is of its dtype. In a SideStream, as the sums may be.
 inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
   auto grad = sums;

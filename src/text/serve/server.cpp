@@ -116,7 +116,8 @@ std::optional<HttpResponse> check_request(const HttpRequest& request,
                                           const AllowedHosts& hosts,
                                           const std::string& token) {
   if (!hosts.allow(request.host)) {
-    return error_response(403, fmt::format("the Host header is '{}', which is not a name of this server; to allow it, start mezzo serve with --allowed-host NAME",
+    return error_response(403, fmt::format("the Host header is '{}', which is not a name of this server; to allow it, "
+                                           "start mezzo serve with --allowed-host NAME",
                                            request.host));
   }
   const Route* route = find_route(request.path);
@@ -507,8 +508,8 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
                           .patience = options.timeout,
                           .on_full =
                               [&state](unsigned connections) {
-                                state.log(fmt::format("all {} connections are in use; new connections wait",
-                                                      connections));
+                                state.log(
+                                    fmt::format("all {} connections are in use; new connections wait", connections));
                               }},
       [&state](const HttpRequest& request) {
         auto refusal = check_request(request, state.hosts, state.options.token);
