@@ -72,7 +72,8 @@ AutocastGuard::AutocastGuard(c10::Device device,
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
   if (setting.enabled && device_type_ == at::kCUDA && !at::hasCUDA()) {
     TORCH_WARN_ONCE(
-        "autocast: a region for CUDA has no effect, because this process has no GPU. Pass the device type of the model's "
+        "autocast: a region for CUDA has no effect, because this process has no GPU. Pass the device type of the "
+        "model's "
         "tensors.");
   }
   if (setting.enabled && !has_policy) {

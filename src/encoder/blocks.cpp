@@ -119,9 +119,10 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             const OptionalTensor& position_key,
                             const OptionalTensor& position_query) {
   constexpr const char* kOp = "attention_block";
-  TORCH_CHECK_VALUE(weights.size() == 2 || weights.size() == 4, "mezzo::", kOp,
-                    ": needs the weights of query, key, value and output, or the first three joined and the output's, got ",
-                    weights.size());
+  TORCH_CHECK_VALUE(
+      weights.size() == 2 || weights.size() == 4, "mezzo::", kOp,
+      ": needs the weights of query, key, value and output, or the first three joined and the output's, got ",
+      weights.size());
   const LinearLayers layers(kOp, weights.size(), weights, biases, half_copies, /*may_lack_biases=*/norm_first);
   layout->check(x, attention->description.num_heads);
   const auto scale = tensor_of(norm_weight), shift = tensor_of(norm_bias);

@@ -150,7 +150,8 @@ TEST_F(PackedProductsTest, BlocksCoverEachOutputOnce) {
   for (const int threads : {1, 2, 3, 6, 16, 64}) {
     at::set_num_threads(threads);
     for (int round = 0; round < 40; ++round) {
-      const std::vector<ProductSum> sums{random_sum(at::kFloat, 700, 900, 50), random_sum(at::kFloat, 10, 2000, 50),
+      const std::vector<ProductSum> sums{random_sum(at::kFloat, 700, 900, 50),
+                                         random_sum(at::kFloat, 10, 2000, 50),
                                          {at::empty({0, 5}), {{at::empty({0, 3}), at::empty({3, 5})}}, false}};
       std::vector<at::Tensor> covered;
       for (const auto& sum : sums) {

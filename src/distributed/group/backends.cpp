@@ -92,8 +92,7 @@ void run_collective(ProcessGroup& group, c10::DeviceType type, const std::functi
   if (recording == nullptr || can_be_captured(*group.c10d(), type)) {
     return group.guard(collective);
   }
-  TORCH_CHECK(type != c10::kCPU,
-              "a collective on the CPU, whose result the host would read; call it between steps");
+  TORCH_CHECK(type != c10::kCPU, "a collective on the CPU, whose result the host would read; call it between steps");
   recording->call_between_graphs([&group, collective] { group.guard(collective); });
 }
 

@@ -79,8 +79,7 @@ ComparedRun read_run(const fs::path& folder) {
   std::error_code none;
   TORCH_CHECK_VALUE(fs::is_directory(folder, none), folder.string(), ": there is no such folder.");
   TORCH_CHECK_VALUE(!fs::exists(folder / "folds.json", none), folder.string(),
-                    ": holds the folds of a run; name the folds to compare, such as ",
-                    (folder / "fold-1").string());
+                    ": holds the folds of a run; name the folds to compare, such as ", (folder / "fold-1").string());
   check_file(folder, "run.json", "so it is not an OUTPUT of mezzo train");
   const nlohmann::json json = read_json_object(folder / "run.json");
   ComparedRun run{

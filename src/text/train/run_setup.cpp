@@ -133,8 +133,8 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
 /// What a model learns of pairs says nothing about single texts, and the other way round.
 void check_same_kind(const LabeledRows& rows, bool pairs, const std::string& train) {
   TORCH_CHECK_VALUE(rows.text_pairs.empty() != pairs, rows.places.file,
-                    pairs ? ": has single texts" : ": has pairs of texts", ", but the training file, ", train,
-                    ", has ", pairs ? "pairs" : "single texts", "; give both files a text_pair, or neither");
+                    pairs ? ": has single texts" : ": has pairs of texts", ", but the training file, ", train, ", has ",
+                    pairs ? "pairs" : "single texts", "; give both files a text_pair, or neither");
 }
 
 /// Shows how much of the data is read, if that takes more than some seconds.

@@ -6,7 +6,8 @@
 //   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
 //                       process may go on), EIO, ENOSPC, and at the MEZZO_FAULT_FOR - 1 calls after it;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
-//   MEZZO_LIES          as file systems on buckets do: fsync does nothing, and a rename copies, piece by piece, and then
+//   MEZZO_LIES          as file systems on buckets do: fsync does nothing, and a rename copies, piece by piece, and
+//   then
 //                       removes. A kill empties the files that were written last, as many as this says: nothing had
 //                       reached the disk
 //   MEZZO_STALE         a folder whose list is an old one, without any name
