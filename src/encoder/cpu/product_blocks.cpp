@@ -12,8 +12,7 @@ namespace mezzo::encoder::cpu {
 using kernels::cpu::share_begin;
 namespace {
 
-constexpr int64_t kSmallestRowBlock =
-    24;  // a smaller block reads panels from afar more often than it computes with them
+constexpr int64_t kSmallestRowBlock = 24;  // a smaller block reads panels from afar more often than it uses them
 constexpr double kTasksOfWhatIsLeft = 2.0;
 constexpr int64_t kColumnTasks = 4;  // of a thread whose cell has few rows
 
@@ -51,6 +50,10 @@ ProductBlocks product_blocks(std::span<const ProductSum> sums, int64_t tile_rows
     bool is_of_columns;
   };
   const int64_t threads = at::get_num_threads();
+  std::vector<Grid> grids;
+  for (const ProductSum& sum : sums) {
+    grids.push_back(grid_of(sum.output, tile_rows, panel_columns, threads));
+  }
   ProductBlocks tasks;
   for (int64_t thread = 0; thread < threads; ++thread) {
     std::vector<Cell> cells;
@@ -58,7 +61,7 @@ ProductBlocks product_blocks(std::span<const ProductSum> sums, int64_t tile_rows
     for (size_t i = 0; i < sums.size(); ++i) {
       const int64_t rows = sums[i].output.size(0), columns = sums[i].output.size(1);
       const int64_t tiles = (rows + tile_rows - 1) / tile_rows, panels = (columns + panel_columns - 1) / panel_columns;
-      const auto [down, across] = grid_of(sums[i].output, tile_rows, panel_columns, threads);
+      const auto [down, across] = grids[i];
       const int64_t row = thread / across, column = thread % across;
       const int64_t begin = share_begin(tiles, row, down) * tile_rows,
                     end = std::min(rows, share_begin(tiles, row + 1, down) * tile_rows),
