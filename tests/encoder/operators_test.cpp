@@ -443,7 +443,7 @@ void expect_close(const Tensors& mine, const Tensors& theirs, const Tensors& rig
     const auto reference = theirs[i].defined() ? theirs[i] : at::zeros_like(right[i]);
     ASSERT_EQ(value.sizes(), right[i].sizes()) << what << i;
     EXPECT_EQ(value.scalar_type(), reference.scalar_type()) << what << i;
-    // Gradients that are zero except rounding, as of the keys' biases, are
+    // Gradients that are zero except for rounding, as of the keys' biases, are
     // measured by the largest.
     EXPECT_LE(distance(value, right[i]), 2 * distance(reference, right[i]) + slack * largest) << what << i;
   }

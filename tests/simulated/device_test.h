@@ -42,7 +42,7 @@ class DeviceTest : public testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  /// Faults that the test has asked for are not faults of its.
+  /// Faults that the test has asked for do not fail it.
   void expect_fault(const std::string& part);
 
   const c10::Device device{kType, 0}, other_device{kType, 1};

@@ -66,7 +66,7 @@ MEZZO_DEVICE void for_columns_of_warp(const Block& block, int64_t columns, const
 MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
 
 /// Factors of elements `first` to `first + 3`, which two Philox blocks decide where
-/// rows are not multiple of four. Ones where nothing is dropped.
+/// rows are not a multiple of four. Ones where nothing is dropped.
 /// @tparam kWhole  whether rows are such a multiple
 template <bool kWhole = false>
 MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {

@@ -9,7 +9,7 @@
 
 // Adam, SGD, RMSprop and LAMB over a list of parameters. A thread takes four elements at a time, as
 // update_elements.h has it for one. With float32 parameters, moments and gradients and a half
-// half copy, Adam moves 30 bytes an element.
+// copy, Adam moves 30 bytes an element.
 
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {

@@ -47,7 +47,7 @@ inline float dot(const float* a, const float* b, int64_t columns) {
 template <class Words>
 class RelativeScores {
  public:
-  /// @param keys  of the sequence, [num_keys, D]: a left operand, which need not live longer except a lone query
+  /// @param keys  of the sequence, [num_keys, D]: a left operand, which need not live longer except for a lone query
   /// @param key_columns  the same, transposed
   RelativeScores(const AttentionTile& tile, const Matrix& keys, const Matrix& key_columns, Arena& arena)
       : tile_(tile), keys_(keys), count_(tile.relative.num_rows), columns_(tile.head_size) {
