@@ -27,7 +27,7 @@ Examination good_machine() {
 TEST(MachineAdviceTest, ChoosesWhatTheProcessorMultipliesItself) {
   const auto advice = advice_of(good_machine());
   EXPECT_EQ(advice.precision, "bf16");
-  EXPECT_THAT(advice.reason, HasSubstr("here 2 times as fast as float32"));
+  EXPECT_THAT(advice.reason, HasSubstr("bfloat16 2 times as fast as float32"));
   EXPECT_EQ(advice.prediction, "int8");
   EXPECT_THAT(advice.prediction_reason, HasSubstr("2 times as fast as bf16's"));
   EXPECT_THAT(advice.problems, IsEmpty());
