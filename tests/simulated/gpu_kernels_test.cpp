@@ -13,6 +13,7 @@
 #include "cuda/host_block.h"
 #include "encoder/cuda/row_launchers.h"
 #include "encoder/dropout.h"
+#include "encoder/fused/next_input.h"
 #include "encoder/packed_attention.h"
 #include "encoder/sequence_layout.h"
 #include "kernels/cuda/launchers.h"
@@ -113,6 +114,15 @@ TEST_F(GpuKernelsTest, KernelsGoToTheCurrentStream) {
   const c10::StreamGuard guard(side);
   const auto of_side = at::ones({8}, device);
   EXPECT_TRUE(at::equal(encoder::dropout(of_side, {0.5, {}}).cpu(), encoder::dropout(at::ones({8}), {0.5, {}})));
+}
+
+/// Another stream may not have waited for the kernel that wrote it.
+TEST_F(GpuKernelsTest, TheNextInputOfABlockIsNotTakenOnAnotherStream) {
+  using encoder::fused::NextInput;
+  NextInput::attach(x, x.to(at::kHalf));
+  EXPECT_TRUE(NextInput::of(x, at::kHalf).defined());
+  const c10::StreamGuard guard(Queue::create(device));
+  EXPECT_FALSE(NextInput::of(x, at::kHalf).defined());
 }
 
 TEST_F(GpuKernelsTest, AKernelOnAnotherStreamIsAFault) {
