@@ -2,10 +2,11 @@
 
 import contextlib
 import errno
+import operator
 import os
 import re
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 
 _Value = TypeVar("_Value")
 
@@ -25,6 +26,11 @@ def checked(value: _Value, kind: type | tuple[type, ...], name: str) -> _Value:
         kinds = [f"torch.{one.__name__}" if one.__module__ == "torch" else one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,))]
         raise TypeError(f"{name} is a {type(value).__name__}, expected a {' or '.join(kinds)}")
     return value
+
+
+def int64(number: SupportsIndex) -> int:
+    """For C++, which treats the largest numbers as it would larger ones."""
+    return max(-2**63, min(operator.index(number), 2**63 - 1))
 
 
 @contextlib.contextmanager

@@ -75,7 +75,7 @@ def train(**settings: Any) -> TrainResult:
         raise ValueError("output is missing; pass it beside config")
     checked(settings.get("output"), (str, bytes, os.PathLike, type(None)), "output")
     with tempfile.TemporaryDirectory(prefix="mezzo-") as rows:
-        signals = _run([argument for name, value in settings.items() for argument in _arguments(name, value, Path(rows))])
+        signals = _run([_passable(argument, name) for name, value in settings.items() for argument in _arguments(name, value, Path(rows))])
     if signals:
         os.kill(os.getpid(), signals[0])
     if settings.get("output") is None:
@@ -88,8 +88,6 @@ def _arguments(name: str, value: Any, rows: Path) -> list[str]:
     flag = "--" + name.replace("_", "-")
     if value is None:
         return []
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError(f"{name} is {value!r}; settings have no null characters")
     if isinstance(value, bool):
         return [f"{flag}={str(value).lower()}"]
     if isinstance(value, (str, bytes, os.PathLike)):
@@ -115,6 +113,18 @@ def _arguments(name: str, value: Any, rows: Path) -> list[str]:
     return [f"{flag}={names.getvalue()}"]
 
 
+def _passable(argument: str, name: str) -> str:
+    """An argument that another program can be given."""
+    value = argument.partition("=")[2] or argument
+    if "\0" in argument:
+        raise ValueError(f"{name} is {value!r}; settings have no null characters")
+    try:
+        os.fsencode(argument)
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} is {value!r}, which is not Unicode text") from None
+    return argument
+
+
 def _plain(value: Any) -> Any:
     """A scalar of numpy or torch as Python's."""
     if not hasattr(value, "item"):
@@ -126,9 +136,9 @@ def _result(folder: Path) -> TrainResult:
     """What rank 0 has written before any rank's program ends."""
     folds = folder / "folds.json"
     if folds.exists():
-        return TrainResult(folder, json.loads(folds.read_text())["mean"])
+        return TrainResult(folder, json.loads(folds.read_bytes())["mean"])
     records = folder / "metrics.jsonl"
-    history = [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
+    history = [json.loads(line) for line in records.read_bytes().splitlines()] if records.exists() else []
     final: dict[str, Any] = next((record for record in reversed(history) if record.get("final")), {})
     return TrainResult(folder, {name: value for name, value in final.items() if name not in ("event", "final")}, history)
 

@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 import numbers
-import operator
 import re
 import threading
 import warnings
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mezzo import _library
-from mezzo._errors import checked
+from mezzo._errors import checked, int64
 from mezzo.optim import Optimizer, view_of
 
 __all__ = ["CastLog", "FiniteTracer", "GradScaler", "GradientExponents", "MasterWeights", "NonFiniteOp", "OpPolicy", "ScaleAdvice",
@@ -578,9 +577,9 @@ class GradScaler:
             warnings.warn("GradScaler: there is no CUDA device, so the scaler is disabled. Pass the device that the model is on.",
                           stacklevel=2)
             enabled = False
-        self._options = (float(init_scale), float(growth_factor), float(backoff_factor), operator.index(growth_interval), bool(enabled),
-                         bool(static_scale), float(min_scale), float(max_scale), bool(allow_no_gradients), operator.index(hysteresis),
-                         operator.index(max_consecutive_skips), bool(reproduce_pytorch))
+        self._options = (float(init_scale), float(growth_factor), float(backoff_factor), int64(growth_interval), bool(enabled),
+                         bool(static_scale), float(min_scale), float(max_scale), bool(allow_no_gradients), int64(hysteresis),
+                         int64(max_consecutive_skips), bool(reproduce_pytorch))
         self._begin()
 
     def _begin(self) -> None:
@@ -723,7 +722,7 @@ class GradScaler:
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Sets it, from the next `update` on; a ValueError unless it is at least 1."""
-        self._scaler.set_growth_interval(operator.index(new_interval))
+        self._scaler.set_growth_interval(int64(new_interval))
 
     def is_enabled(self) -> bool:
         """Whether the scaler scales."""
@@ -743,10 +742,11 @@ class GradScaler:
             RuntimeError: an empty state.
             ValueError: a missing entry, or one out of its range.
         """
-        for key, value in state_dict.items():
+        for key, value in checked(state_dict, Mapping, "state_dict").items():
+            checked(key, str, "a key of the state_dict")
             if not isinstance(value, numbers.Real):  # which numpy's are, too
                 raise TypeError(f"entry {key!r} of the state_dict is a {type(value).__name__}, expected a number")
-        integers = {key: int(value) for key, value in state_dict.items() if isinstance(value, numbers.Integral)}
+        integers = {key: int(value) for key, value in state_dict.items() if isinstance(value, numbers.Integral) and -2**63 <= value < 2**63}
         self._scaler.load_state_dict({key: float(value) for key, value in state_dict.items() if key not in integers}, integers)
 
     def __getstate__(self) -> dict[str, Any]:

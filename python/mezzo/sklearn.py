@@ -81,7 +81,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(names) < 2:
             raise ValueError(f"y has 1 class, {names[0]!r}; TextClassifier needs at least 2 classes")
         settings = dict(checked(self.settings or {}, Mapping, "settings"))
-        if without := [name for name in ("dry_run", "folds", "pause_at") if settings.get(name)]:
+        if without := [name for name in ("dry_run", "folds", "help", "help_all", "pause_at") if settings.get(name)]:
             raise ValueError(f"settings has {without[0]!r}, which leaves no model to predict with")
         if taken := [name for name in ("train", "labels", "task", "output") if name in settings]:
             raise ValueError(f"settings has {taken[0]!r}, which fit sets by itself")
@@ -113,7 +113,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._classifier.predict_proba(_texts(X))
 
     def _load(self, folder: str) -> None:
-        self._classifier, self.folder_ = Classifier(folder, precision=self.precision, device=self.device), folder
+        try:
+            self._classifier, self.folder_ = Classifier(folder, precision=self.precision, device=self.device), folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         weakref.finalize(self._classifier, shutil.rmtree, folder, ignore_errors=True)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -2,19 +2,18 @@
 
 import functools
 import json
-import operator
 import os
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mezzo import _library
-from mezzo._errors import checked, translated
+from mezzo._errors import checked, int64, translated
 
 __all__ = ["Classifier", "Tokenizer"]
 
@@ -36,16 +35,13 @@ def _list_of(texts: str | Iterable[str], name: str) -> list[str]:
 
 
 def _path_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str) -> str:
-    found = os.fsdecode(path)
+    found = os.fsdecode(checked(path, (str, bytes, os.PathLike), name))
+    if not found:
+        raise ValueError(f"{name} is empty")
     _encoded_one(found, name)
     if "\0" in found:
         raise ValueError(f"{name} is {found!r}; a path has no null characters")
     return found
-
-
-def _int64(number: SupportsIndex) -> int:
-    """For C++, which treats the largest numbers as it would larger ones."""
-    return max(-2**63, min(operator.index(number), 2**63 - 1))
 
 
 class Classifier:
@@ -71,7 +67,7 @@ class Classifier:
                  max_length: int | None = None) -> None:
         ops = _library.load()
         precision, device = str(precision), str(device)  # torch.device is welcome
-        max_length = None if max_length is None else _int64(max_length)
+        max_length = None if max_length is None else int64(max_length)
         with translated(), torch.inference_mode(False):  # weights without versions cannot be packed
             ops.check_classifier_options(precision, device, max_length)
             folder: str = ops.find_model(_path_of(model, "model"), False)
@@ -214,7 +210,7 @@ class Tokenizer:
         if text_pair is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} second texts; pass as many of both")
         with translated():
-            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, _int64(max_length))
+            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, int64(max_length))
         ends = lengths.cumsum(0).tolist()
         begins = [0, *ends[:-1]]
         all_ids, all_types = ids.tolist(), types.tolist()
@@ -244,7 +240,7 @@ class Tokenizer:
             As a call for one text does, and ``word_ids``: of each id the word's number from 0, -1 for special tokens.
         """
         with translated():
-            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words, "words"), _int64(max_length))
+            ids, types, word_ids, truncated = self._tokenizer.encode_words(_encoded(words, "words"), int64(max_length))
         return {"input_ids": ids.tolist(), "token_type_ids": types.tolist(), "truncated": truncated, "word_ids": word_ids.tolist()}
 
     def encode_windows(self, text: str | bytes, max_length: int, stride: int) -> list[list[int]]:
@@ -253,7 +249,7 @@ class Tokenizer:
         As ``return_overflowing_tokens=True`` of transformers.
         """
         with translated():
-            windows = self._tokenizer.encode_windows(_encoded_one(text), _int64(max_length), _int64(stride))
+            windows = self._tokenizer.encode_windows(_encoded_one(text), int64(max_length), int64(stride))
         return [window.tolist() for window in windows]
 
     def split_words(self, text: str | bytes) -> list[str]:
@@ -263,7 +259,7 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         """The token with this id. ValueError if no token has it."""
         with translated():
-            return str(self._tokenizer.token(_int64(token_id)))
+            return str(self._tokenizer.token(int64(token_id)))
 
     def save(self, folder: str | os.PathLike[str], *, token_types: bool = True, words: bool = False) -> None:
         """Writes files from which mezzo and transformers make the same ids, into a folder that exists.

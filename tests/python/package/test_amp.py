@@ -661,7 +661,13 @@ CPU_HALF = ("cpu", torch.float16)
     (half_trained, ValueError, "run forward under autocast"),
     (complex_trained, ValueError, "gradient of dtype complex64"),
     (without_gradients, RuntimeError, "no gradient of SGD was checked.* set the option allow_no_gradients"),
+    (lambda: mezzo.GradScaler("cpu", growth_interval=2**70), ValueError, "growth_interval must be between 1 and 2147483647"),
+    (lambda: mezzo.GradScaler("cpu", hysteresis=-2**70), ValueError, "hysteresis must be between 1"),
+    (lambda: scaler_of().set_growth_interval(2**70), ValueError, "growth_interval must be between 1 and 2147483647"),
+    (lambda: scaler_of().load_state_dict(None), TypeError, "state_dict is a NoneType, expected a Mapping"),
+    (lambda: scaler_of().load_state_dict({3: 3}), TypeError, "a key of the state_dict is a int, expected a str"),
     (lambda: scaler_of().load_state_dict({"scale": "x"}), TypeError, "entry 'scale' of the state_dict is a str, expected a number"),
+    (lambda: scaler_of().load_state_dict(scaler_of().state_dict() | {"growth_interval": 2**70}), ValueError, 'entry "growth_interval"'),
     (lambda: mezzo.advise_scale("x", 1.0), TypeError, "gradients is a str, expected a Module or Mapping"),
     (lambda: mezzo.advise_scale({"a": torch.ones(2)}, 0, unscaled=True), ValueError, "scale must be positive and finite, got 0.0"),
     (lambda: mezzo.advise_scale({"a": [3]}, 1), TypeError, "a gradient of a is a int, expected a torch.Tensor"),
@@ -681,3 +687,5 @@ def test_numbers_of_numpy_are_a_state():
     scaler.load_state_dict({key: np.float32(value) if isinstance(value, float) else np.int64(value) for key, value in
                             mezzo.GradScaler("cpu", init_scale=8.0, growth_interval=7).state_dict().items()})
     assert scaler.get_scale() == 8 and scaler.get_growth_interval() == 7
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 2**70})
+    assert scaler.get_scale() == 2**70

@@ -103,7 +103,7 @@ def test_labels_keep_their_kind_and_order(labels, tiny):
 
 
 def test_folders_go_without_a_warning(tiny, tmp_path, monkeypatch):
-    """With the classifier, with the next fit, and if a fit fails."""
+    """With the classifier, with the next fit, and if a fit or the loading of a pickle fails."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -112,6 +112,10 @@ def test_folders_go_without_a_warning(tiny, tmp_path, monkeypatch):
         assert [*tmp_path.iterdir()] == [Path(classifier.folder_)]
         with pytest.raises(ValueError, match="learning-rate"):
             clone(classifier).set_params(learning_rate=-1).fit(TEXTS, TOPICS)
+        assert [*tmp_path.iterdir()] == [Path(classifier.folder_)]
+        saved = pickle.dumps(classifier.set_params(device="abacus"))
+        with pytest.raises(ValueError, match="--device 'abacus' is not known"):
+            pickle.loads(saved)
         assert [*tmp_path.iterdir()] == [Path(classifier.folder_)]
         del classifier
         assert [*tmp_path.iterdir()] == []
@@ -176,6 +180,7 @@ def test_wrong_input_is_refused(tiny):
         classifier.fit([0.5, *TEXTS[1:]], TOPICS)
     for settings, error, message in [
         (dict(folds=3), ValueError, "settings has 'folds', which leaves no model to predict with"),
+        (dict(help=True), ValueError, "settings has 'help', which leaves no model to predict with"),
         (dict(output="out"), ValueError, "settings has 'output', which fit sets by itself"),
         ([1], TypeError, "settings is a list, expected a Mapping"),
     ]:  # fmt: skip

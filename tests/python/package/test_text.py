@@ -295,6 +295,10 @@ def test_what_cannot_be_tokenized_is_refused(folder, tmp_path):
         tokenizer.token(2**32 + 2)
     with pytest.raises(ValueError, match="there is no such folder"):
         mezzo.Tokenizer(tmp_path / "none")
+    with pytest.raises(ValueError, match="^model is empty$"):
+        mezzo.Tokenizer("")
+    with pytest.raises(TypeError, match="^model is a NoneType, expected a str or bytes or PathLike$"):
+        mezzo.Tokenizer(None)
     with pytest.raises(ValueError, match=r"^model is 'a\\x00b'; a path has no null characters$"):
         mezzo.Tokenizer("a\0b")
     with pytest.raises(ValueError, match="^folder has half of a surrogate pair"):

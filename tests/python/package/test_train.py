@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import ranks
 import torch
+from mezzo import _train
 from sklearn import metrics
 from support import PROGRAM
 
@@ -80,6 +81,12 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
     assert result.metrics == json.loads((tmp_path / "e/folds.json").read_text())["mean"] and "accuracy" in result.metrics
 
 
+def test_labels_with_line_separators_of_unicode_are_read_back(tmp_path):
+    metrics = dict(accuracy=0.5, never_predicted=["a\u2028b\x85"])  # which str.splitlines() would split
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(metrics | dict(final=True), ensure_ascii=False) + "\n", "utf-8")
+    assert _train._result(tmp_path).metrics == metrics
+
+
 @pytest.mark.parametrize("wrong, error, message", [
     (dict(learning_rat=1), ValueError, r"^--learning-rat is not an option\. Did you mean '--learning-rate'\? See mezzo train --help$"),
     (dict(learning_rate="much"), ValueError, "--learning-rate 'much' is neither 'auto' nor a number"),
@@ -95,6 +102,9 @@ def test_rows_and_lists_are_settings(data, tmp_path, capfd):
     (dict(train=[dict(text="a", label="x"), 1]), TypeError, r"^train\[1\] is a int, expected a Mapping$"),
     (dict(output=3), TypeError, "^output is a int, expected a str"),
     (dict(model="a\0"), ValueError, r"^model is 'a\\x00'; settings have no null characters$"),
+    (dict(model=Path("a\0")), ValueError, r"^model is 'a\\x00'; settings have no null characters$"),
+    (dict(train=[b"a\0"]), ValueError, r"^train is 'a\\x00'; settings have no null characters$"),
+    (dict(model="a\ud800"), ValueError, r"^model is 'a\\ud800', which is not Unicode text$"),
     (dict(learning_rate=torch.tensor(-1.0)), ValueError, "--learning-rate is -1"),
     (dict(train="nofile.jsonl"), FileNotFoundError, r"^nofile\.jsonl: cannot be read: No such file or directory"),
     (dict(train=[{"text": "a"}]), RuntimeError, r"train\.jsonl"),
