@@ -38,7 +38,10 @@ class InterruptNote {
     const std::lock_guard lock(mutex_);
     if (count_++ == 0) {
       ::sigaction(SIGINT, nullptr, &handler_before);
-      if (handler_before.sa_handler == SIG_DFL || handler_before.sa_handler == SIG_IGN) return;
+      if (handler_before.sa_handler == SIG_DFL || handler_before.sa_handler == SIG_IGN ||
+          (handler_before.sa_flags & SA_SIGINFO) != 0) {
+        return;
+      }
       struct sigaction action{};
       action.sa_handler = note_interrupt;
       action.sa_flags = SA_ONSTACK;  // as Python has it
@@ -47,7 +50,10 @@ class InterruptNote {
   }
   ~InterruptNote() {
     const std::lock_guard lock(mutex_);
-    if (--count_ == 0) ::sigaction(SIGINT, &handler_before, nullptr);
+    struct sigaction now{};
+    if (--count_ == 0 && ::sigaction(SIGINT, nullptr, &now) == 0 && now.sa_handler == note_interrupt) {
+      ::sigaction(SIGINT, &handler_before, nullptr);  // unless another thread has set another handler
+    }
   }
   InterruptNote(const InterruptNote&) = delete;
   InterruptNote& operator=(const InterruptNote&) = delete;
