@@ -67,11 +67,18 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
   std::vector<size_t> rounded;  // of weights_
   std::vector<at::Tensor> values;
   std::map<const void*, std::string> first_names;
+  std::map<std::string, const void*> named;
   for (const NamedParameter& parameter : model) {
     check_parameter(parameter);
-    const auto [first, is_new] = first_names.try_emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+    const void* const identity = parameter.tensor.unsafeGetTensorImpl();
+    const auto [one, is_new_name] = named.try_emplace(parameter.name, identity);
+    TORCH_CHECK_VALUE(one->second == identity, "MasterWeights: two parameters are named ", parameter.name,
+                      "; give each its own name");
+    const auto [first, is_new] = first_names.try_emplace(identity, parameter.name);
     if (!is_new) {
-      first_name_of_[parameter.name] = first->second;
+      if (is_new_name) {
+        first_name_of_[parameter.name] = first->second;
+      }
       continue;
     }
     if (!options.stays_fp32(parameter)) {

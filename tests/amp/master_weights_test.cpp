@@ -97,6 +97,15 @@ TEST(MasterWeightsTest, RefusesOtherDtypesBeforeAnythingChanges) {
   EXPECT_EQ(weight.scalar_type(), at::kFloat);
 }
 
+TEST(MasterWeightsTest, RefusesOneNameForTwoParameters) {
+  auto weight = at::ones({1}).requires_grad_(), other = at::ones({2}).requires_grad_();
+  EXPECT_THROW(MasterWeights({{"a", weight}, {"b", weight}, {"b", other}}, at::kHalf), c10::ValueError);
+  EXPECT_TRUE(weight.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat);
+  MasterWeights masters({{"a", weight}, {"b", weight}, {"a", weight}}, at::kHalf);
+  masters.load_state_dict(masters.state_dict());
+  EXPECT_EQ(masters.state_dict().size(), 2U);
+}
+
 /// Which of a model's tensors are float32, once it has masters.
 std::map<std::string, bool> float32_after(const torch::nn::Module& model, const MasterWeightsOptions& options = {}) {
   const MasterWeights masters(model, at::kBFloat16, options);

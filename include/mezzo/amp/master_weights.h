@@ -62,6 +62,7 @@ class MasterWeights {
   /// are kept for `state_dict` and `to_float32`.
   /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a parameter is not float32,
   ///     has a gradient already, or a finite value that overflows `dtype`; nothing has changed then
+  /// @throws c10::ValueError  if two parameters have one name; nothing has changed then
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
   /// Masters for all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`. The
   /// types of its modules decide which parameters are norms (`named_parameters`).
