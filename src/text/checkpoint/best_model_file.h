@@ -32,7 +32,7 @@ class BestModelFile {
 
   /// Writes a copy in place of a file that is missing or damaged.
   /// @param find_copy  looks for one in the run's checkpoints.
-  /// @return what was wrong; empty for nothing.
+  /// @return the problem that was found; empty if there was none.
   /// @throws c10::ValueError  without a copy.
   std::string mend(Look look, const std::function<std::optional<std::filesystem::path>()>& find_copy);
 

@@ -46,7 +46,7 @@ int64_t named_step(const fs::path& folder) {
   return std::max(step_of(name, kPrefix, ""), step_of(name, fmt::format(".{}", kPrefix), kReplaced));
 }
 
-/// `.step-N SUFFIX`, or a further name where that folder holds files of somebody else.
+/// `.step-N SUFFIX`, or a further name if that folder holds other files.
 fs::path free_name(const fs::path& folder, int64_t step, std::string_view suffix) {
   fs::path path = folder / fmt::format(".{}{}{}", kPrefix, step, suffix);
   for (int64_t attempt = 1; fs::exists(fs::symlink_status(path)) && !fs::is_empty(path); ++attempt) {
@@ -91,7 +91,7 @@ void check_format(const fs::path& file, const Json& manifest) {
   }
 }
 
-constexpr int64_t kMostCounted = int64_t{1} << 53;  // what a double counts exactly
+constexpr int64_t kMostCounted = int64_t{1} << 53;  // a double counts exactly up to here
 
 int64_t count_of(const Json& json, const char* key, int64_t most, const fs::path& file) {
   const Json& value = json.at(key);
@@ -107,8 +107,7 @@ double seconds_of(const Json& json, const char* key, const fs::path& file) {
   return value.get<double>();
 }
 
-/// {"step": 50, "accuracy": 0.9, "loss": 0.3, "hash": "…"}: the metric goes by its name. It is null where it is not
-/// defined.
+/// {"step": 50, "accuracy": 0.9, "loss": 0.3, "hash": "…"}: the key is the metric's name. An undefined metric is null.
 Json to_json(const BestModel& best) {
   return {{"step", best.step}, {best.metric, best.value}, {"loss", best.loss}, {"hash", best.hash}};
 }
@@ -165,7 +164,7 @@ bool is_of_others(const fs::path& checkpoint) {
 }
 
 /// Whether manifest.json is missing, empty or cut off. A file system on a bucket may rename a folder file by file, and
-/// lose what was written last. Asks for the file, since the list of a folder's files may be an old one there.
+/// lose the last writes. Asks for the file, since the list of a folder's files may be an old one there.
 bool is_incomplete(const fs::path& checkpoint) {
   std::error_code ignored;
   if (fs::is_symlink(checkpoint, ignored)) return false;  // to a disk that may be away
@@ -188,7 +187,7 @@ List list_folders(const fs::path& folder, bool incomplete) {
       found.emplace_back(step, entry->path());
     }
   }
-  // A link to a disk that is away for the moment is no lack of checkpoints.
+  // A link to a disk that is away for the moment hides its checkpoints: they are not missing.
   const bool is_missing = error == std::errc::no_such_file_or_directory && !fs::exists(fs::symlink_status(folder));
   TORCH_CHECK_VALUE(!error || is_missing, folder.string(), ": cannot be searched for checkpoints: ", error.message());
   std::sort(found.rbegin(), found.rend());  // "." sorts before "s"

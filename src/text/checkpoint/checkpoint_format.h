@@ -19,7 +19,7 @@ constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kAverage = "average.safetensors";       // only with --ema-decay
 constexpr const char* kAdapter = "best_adapter.safetensors";  // only with --lora, after the first evaluation
-constexpr const char* kBest = "best.safetensors";             // only where the best weights are not those of kWeights
+constexpr const char* kBest = "best.safetensors";             // only if the best weights are not in kWeights
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";
 inline constexpr std::array kFiles = {kWeights, kOptimizer, kAverage, kAdapter, kBest, kState, kManifest};
@@ -37,10 +37,9 @@ inline constexpr TensorFile kTensorFiles[] = {{kWeights, &Checkpoint::weights, t
 
 using List = std::vector<std::pair<int64_t, std::filesystem::path>>;
 
-/// Checkpoints of `folder` by step, newest first. Of a step where a process was
-/// killed while it replaced the checkpoint, there may be two, the new one first. None
-/// where there is no such folder.
-/// @throws c10::ValueError  where it cannot be read, which says nothing about what lies there.
+/// Checkpoints of `folder` by step, newest first. A step may have two, the new one first, if a process was killed while
+/// it replaced the checkpoint. Empty if the folder is missing.
+/// @throws c10::ValueError  if it cannot be read, which says nothing about its contents.
 List list(const std::filesystem::path& folder);
 
 /// The folders that list() leaves out: without a whole manifest.json, the file that is written last.
@@ -63,7 +62,7 @@ RunIdentity identity_from_json(const nlohmann::ordered_json& json);
 /// All of state.json.
 std::string state_text(const Checkpoint& checkpoint);
 
-/// manifest.json: what the other files have to be, and what wrote them.
+/// manifest.json: hashes of the other files, and the program that wrote them.
 struct Manifest {
   struct File {
     int64_t bytes = 0;
@@ -74,7 +73,7 @@ struct Manifest {
 };
 
 std::string manifest_text(const Manifest& manifest);
-/// @throws c10::ValueError  where it is missing, damaged or of another format
+/// @throws c10::ValueError  if it is missing, damaged or of another format
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 /// Reads all files and the state. OUTPUT/model.safetensors may stand in for a damaged copy of the

@@ -38,8 +38,8 @@ layout::List list_if_possible(const fs::path& folder) {
   }
 }
 
-/// Removes the files of a checkpoint, and its folder unless other files lie there. manifest.json goes first: if the
-/// process is killed then, nothing is left that would pass for a damaged checkpoint.
+/// Removes the files of a checkpoint, and its folder unless other files lie there. manifest.json goes first. A process
+/// that is killed then leaves nothing that looks like a damaged checkpoint.
 void remove_files(const fs::path& checkpoint) {
   fs::remove(checkpoint / layout::kManifest);
   std::error_code ignored;
@@ -136,7 +136,7 @@ void CheckpointStore::put_best(const std::string& hash, const fs::path& best_mod
   copy_intact_file(best_model, target, hash);
 }
 
-/// There is no moment without a checkpoint of this step, where there was one.
+/// If a checkpoint of this step exists, one exists at every moment.
 void CheckpointStore::replace(const fs::path& aside, int64_t step, const std::string& manifest) {
   const fs::path target = layout::path(folder_, step), replaced = layout::path_replaced(folder_, step);
   if (fs::exists(target)) {
@@ -174,7 +174,7 @@ bool CheckpointStore::is_intact(const fs::path& checkpoint) {
   bool& intact = is_intact_[checkpoint];
   try {
     const Checkpoint read = layout::read_and_verify(checkpoint);
-    intact = !read.best || read.best_weights.parent_path() == checkpoint;  // by its own files
+    intact = !read.best || read.best_weights.parent_path() == checkpoint;  // its own files hold the best weights
   } catch (const std::exception&) {
     intact = false;
   }

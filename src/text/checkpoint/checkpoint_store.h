@@ -10,23 +10,22 @@
 
 namespace mezzo::text {
 
-/// Writes the checkpoints of a run, which no other process may write meanwhile. A checkpoint is
-/// complete or absent at every moment: written aside, flushed and renamed. Then comes manifest.json, with a hash of
-/// each file: a folder without it is no checkpoint.
+/// Writes the checkpoints of a run, which no other process may write meanwhile. A checkpoint is complete or absent at
+/// every moment: written aside, flushed and renamed. Then comes manifest.json, with a hash of each file: a folder
+/// without it does not count.
 class CheckpointStore {
  public:
   /// @param keep  checkpoints that stay: damaged ones do not count.
   CheckpointStore(std::filesystem::path folder, int64_t keep) : folder_(std::move(folder)), keep_(keep) {}
 
-  /// Checkpoints to come may share the best weights of `checkpoint`, where
-  /// it is one of this folder.
+  /// Later checkpoints may share the best weights of `checkpoint`, if it lies in this folder.
   void goes_on_from(const Checkpoint& checkpoint);
 
   /// Removes what processes that were killed left half written.
   void tidy() const;
 
-  /// Writes folder/step-N in place of one that may be there. Then removes those of later steps,
-  /// which were damaged when the run went on from an earlier one, and all but the newest `keep`.
+  /// Writes folder/step-N in place of one that may be there. Then removes checkpoints of later steps, and all but the
+  /// newest `keep`. The later ones were damaged when the run went on from an earlier one.
   /// @param best_model  model.safetensors of `checkpoint.best`; copied, unless the checkpoint has
   ///     that file or an earlier one's copy can be hard-linked
   /// @return what could not be removed once the checkpoint was complete; empty: all was.
@@ -62,8 +61,7 @@ void invalidate_checkpoints(const std::filesystem::path& folder, int64_t after);
 /// where nothing else lies in it.
 void remove_checkpoints(const std::filesystem::path& folder);
 
-/// Writes `source` to `target`, checking its contents on the way. @throws
-/// c10::ValueError  where it is damaged.
+/// Writes `source` to `target`, checking its contents on the way. @throws c10::ValueError  if it is damaged.
 void copy_intact_file(const std::filesystem::path& source,
                       const std::filesystem::path& target,
                       const std::string& hash);
