@@ -9,12 +9,12 @@
 namespace mezzo::text {
 namespace {
 
-/// One text longer than the rest should not make a kind of its own.
+/// One text longer than the rest should not make a separate kind.
 constexpr int64_t kShortest = 32;  // tokens, which attention takes in one launch
 
 /// A kind has to save that part of all rows: a recording takes as long as some ten steps, of a few thousand.
 constexpr double kWorthAKind = 0.0025;
-/// Of steps, for which a length is given kinds of its own.
+/// Share of steps from which a length gets separate kinds.
 constexpr double kWorthALength = 0.02;
 
 /// To a multiple of 32, and of an eighth of the next smaller power of two: 6 % of filler on average.

@@ -11,16 +11,16 @@ struct BatchSize {
   int64_t longest;  ///< tokens of its longest sequence
 };
 
-/// Rounds sizes of batches up to a few kinds, so that one graph serves many batches: the fewer kinds there are, the
-/// fewer batches wait for a recording, and the more filler the others compute. Chosen for the sizes that come up.
+/// Rounds sizes of batches up to a few kinds, so that one graph serves many batches. With fewer kinds, fewer batches
+/// wait for a recording, and the others compute more filler. Chosen for the sizes that come up.
 class BatchKinds {
  public:
-  /// @param expected  sizes of batches to come, in any order; those of all others are rounded to a dozen
-  ///   kinds from 512 rows to 2,048
+  /// @param expected  sizes of batches to come, in any order; other sizes are rounded to a dozen kinds from 512 rows to
+  ///   2,048
   /// @param max_tokens  that a sequence may have
   BatchKinds(const std::vector<BatchSize>& expected, int64_t max_tokens);
 
-  /// No less than `size`. A pure function of it and of what the constructor was given.
+  /// No less than `size`. A pure function of `size` and the constructor's arguments.
   BatchSize round_up(BatchSize size) const;
 
  private:

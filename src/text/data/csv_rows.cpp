@@ -32,8 +32,8 @@ std::string name_of(char delimiter) {
   return delimiter == '\t' ? "tab" : delimiter == ',' ? "comma" : fmt::format("'{}'", delimiter);
 }
 
-/// The fields of the first records, without the last one if `text` may end inside of it; none if quotes do not fit the
-/// delimiter, and nullopt if the first record goes on after `text`.
+/// The fields of the first records, without the last one if `text` may end inside of it. Empty if quotes do not fit the
+/// delimiter; nullopt if the first record goes on after `text`.
 std::optional<std::vector<std::vector<std::string>>> first_records(std::string_view text,
                                                                    char delimiter,
                                                                    bool unquoted) {
@@ -52,8 +52,8 @@ std::optional<std::vector<std::vector<std::string>>> first_records(std::string_v
   return records;
 }
 
-/// The delimiter by which the header has the columns that are read; else the one that splits the first records into
-/// most fields, all alike.
+/// The delimiter with which the header has all columns that are read. Else the one that splits the first records into
+/// most fields, the same number in each.
 /// @param of_name  the delimiter of the file's name, which wins a tie.
 char detect_delimiter(std::string_view text, char of_name, bool unquoted, const Columns& columns) {
   std::string delimiters(1, of_name);
@@ -76,7 +76,7 @@ char detect_delimiter(std::string_view text, char of_name, bool unquoted, const 
 }
 
 /// Moves past a first line "sep=;", by which a file tells Excel its delimiter.
-/// @return the delimiter; 0 if there is no such line
+/// @return the delimiter; 0 if the line is missing
 char take_line_of_excel(TextInput& input) {
   std::string_view line = input.at_hand();
   line = line.substr(0, line.find_first_of("\r\n"));

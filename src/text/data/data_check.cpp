@@ -66,7 +66,7 @@ TextsOfRow texts_of(const Rows& rows, size_t row) {
   return {rows.texts[row], rows.text_pairs.empty() ? std::string_view() : rows.text_pairs[row]};
 }
 
-/// The rows that are not empty by what they say: each with the first that says so.
+/// Finds rows by their texts, except empty rows. Of rows with equal texts it holds the first.
 class RowIndex {
  public:
   template <class Rows>

@@ -14,14 +14,14 @@ namespace mezzo::text {
 void check_has_text(const LabeledRows& rows);
 void check_labels_differ(const LabeledRows& rows);
 /// Refuse numbers that are to be predicted, not told apart: many fractions.
-/// @param task_flag  what a message puts before the name of a task
+/// @param task_flag  for messages, before the name of a task
 void check_are_classes(const LabeledRows& rows, const LabelMap& labels, const std::string& task_flag);
 
 /// Problems within `rows`, one line each, with a number and an example's place. They are empty
 /// texts, repeated texts with one label or two, labels that differ only in white space or case, and
 /// integers instead of names. Linear in their size.
 std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels);
-/// The same without what is said of names of labels.
+/// The same without the checks of label names.
 std::vector<std::string> odd_texts(const LabeledRows& rows);
 
 /// A line if most texts have a label that no other text has, as if labels were read from a column of identifiers or of

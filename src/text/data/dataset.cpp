@@ -250,7 +250,7 @@ std::vector<int64_t> folds_by_class(std::span<const int64_t> labels, std::span<c
     for (int64_t i = 0; i < counts[label]; ++i) ++left[label][dealt++ % folds];
   }
   std::vector<int64_t> fold_of(labels.size());
-  std::vector<int64_t> next(count);  // fold with room, by class
+  std::vector<int64_t> next(count);  // by class, the fold that takes the next row
   for (const int64_t row : order) {
     const int64_t label = labels[row];
     while (left[label][next[label]] == 0) ++next[label];

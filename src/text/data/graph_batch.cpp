@@ -11,7 +11,7 @@ namespace {
 enum Tensor { kIds, kPositions, kTypes, kTargets, kTable, kWindowCounts, kTensors };
 static_assert(kTensors == kGraphBatchTensors);
 
-/// The first row that is no text's.
+/// The first row after the texts.
 int64_t end_of(const PackedBatch& batch) { return batch.cu_seqlens.const_data_ptr<int32_t>()[batch.size()]; }
 
 at::Tensor with_filler(const at::Tensor& rows, int64_t count, int64_t filler) {

@@ -11,7 +11,7 @@
 namespace mezzo::text {
 
 /// Tensors of a PackedBatch, in their order, some of them undefined. A graph reads them: batches of one kind have the
-/// same sizes, and only the device knows where the texts lie.
+/// same sizes, and only the device knows the bounds of the texts.
 using GraphBatch = std::vector<at::Tensor>;
 constexpr size_t kGraphBatchTensors = 6;
 
@@ -21,13 +21,13 @@ int64_t round_sequences(int64_t sequences);
 /// The size that a kind must have at least. Where there are more sequences than texts, one row of filler is needed.
 BatchSize size_of(const PackedBatch& batch, int64_t sequences);
 
-/// Fills the rows up with filler. Sequences beyond those of the batch have no tokens. Targets stay as they are.
+/// Fills the rows up with filler. Sequences beyond the batch's have no tokens. Targets stay as they are.
 /// @param kind  no less than size_of()
-/// @param sequences  no less than those of the batch
+/// @param sequences  no less than the batch has
 /// @return on the batch's device
 GraphBatch to_graph_batch(const PackedBatch& batch, BatchSize kind, int64_t sequences, int64_t pad_id);
 
-/// The batch, without what the CPU alone knew.
+/// The batch, without the fields that only the CPU knew.
 /// @param first  of kGraphBatchTensors tensors
 PackedBatch from_graph_batch(const at::Tensor* first, int64_t longest);
 

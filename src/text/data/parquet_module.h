@@ -28,7 +28,7 @@ using MezzoParquetRow = bool (*)(void* context, const MezzoCell* cells, std::siz
 /// @param path  of the file, in the encoding of the system
 /// @param wanted  names of columns with text, numbers, booleans or lists of them
 /// @param wants_others  whether the other columns are read
-/// @return nullptr, or what is wrong, after kOfArrow if Arrow says so: text that lasts until this thread calls the
+/// @return nullptr, or an error message, after kOfArrow if it is Arrow's: text that lasts until this thread calls the
 ///   function again
 const char* MEZZO_READ_PARQUET(const char* path,
                                const char* const* wanted,

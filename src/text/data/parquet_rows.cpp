@@ -30,12 +30,13 @@ constexpr int kLoading = RTLD_NOW | RTLD_LOCAL;
 constexpr int kLoading = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 #endif
 
-/// Beside the library that this is part of, or beside the program, or where that is installed; empty if it is not.
+/// Looks beside the library that this code is in, beside the program, and where modules are installed. Empty if the
+/// module is missing.
 fs::path find_module() {
   std::error_code none;
   std::vector<fs::path> places;
   Dl_info info{};
-  // Of a program that gives what it was started as, which may be anything.
+  // In a program, dli_fname is argv[0], which may be anything.
   if (::dladdr(reinterpret_cast<const void*>(&read_parquet), &info) != 0 && fs::path(info.dli_fname).is_absolute()) {
     places.push_back(fs::canonical(info.dli_fname, none).parent_path());
   }
@@ -151,7 +152,7 @@ struct Reading {
 
 void read_parquet(const fs::path& file, RowCollector& rows) {
   const std::string name = file.string();
-  const auto source = open_bytes(file);  // says so where it cannot be opened
+  const auto source = open_bytes(file);  // throws if it cannot be opened
   TORCH_CHECK_VALUE(fs::is_regular_file(file), name, ": Parquet can only be read from a file on a disk.");
   TORCH_CHECK_VALUE(fs::file_size(file) > 0, name, ": the file is empty.");
   static const auto read = load_module(name);

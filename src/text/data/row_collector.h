@@ -28,7 +28,7 @@ struct Columns {
   explicit Columns(const LoadRowsOptions& options);
 
   bool is_flag(std::string_view name) const;
-  /// Whether the column is none of those that are read.
+  /// Whether no setting reads the column.
   bool is_other(std::string_view name) const;
   /// Which columns that must be there are not among `present`, and the flags that name others: "no column 'text' among
   /// 'a', 'b'. Pass --text-column 'a'". Empty if all are there.
@@ -67,9 +67,9 @@ class RowCollector {
     return !columns_.is_other(column) && (has_labels() || column != columns_.label.name);
   }
 
-  /// What an error in the row after those that are here begins with.
+  /// The beginning of an error message about the row after the collected ones.
   std::string where(int64_t line) const;
-  /// Of what is wrong outside of rows.
+  /// The same for an error outside of rows.
   std::string between(int64_t line) const;
 
   /// @throws c10::ValueError  for a row of another kind than the first.

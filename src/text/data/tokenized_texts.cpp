@@ -79,11 +79,11 @@ TokenizedTexts encode_all(const std::vector<int64_t>& order,
   return texts;
 }
 
-/// @param encode  an Encoding with at most so many tokens; 0: all
+/// @param encode  makes an Encoding with at most that number of tokens; 0: all
 template <class Encode>
 Encoded encode_cut(int64_t max_length, bool count_lost, const Encode& encode) {
   Encoded encoded{.encoding = encode(max_length)};
-  if (encoded.encoding.truncated && count_lost) {  // one that stops at the limit does not know what was left
+  if (encoded.encoding.truncated && count_lost) {  // an encoder that stops at the limit does not know the rest
     encoded.lost = std::ssize(encode(0).input_ids) - std::ssize(encoded.encoding.input_ids);
   }
   return encoded;
