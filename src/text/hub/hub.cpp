@@ -140,7 +140,7 @@ UniqueFd lock_file(const fs::path& path, const std::function<bool()>& stop_reque
         throw DownloadStopped("stopped while another process downloads the model");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    if (is_name_of(path, file.get())) return file;  // whoever held it may have removed it
+    if (is_name_of(path, file.get())) return file;  // the process that held it may have removed it
   }
 }
 
@@ -202,7 +202,7 @@ class Download {
     return fmt::format("/{}/resolve/{}/{}", id_.name, commit_, name);
   }
 
-  /// Says what a status means to the user.
+  /// Explains a status to the user.
   void check(const HubClient::Answer& answer) const {
     const int64_t status = answer.status;
     if (status >= 200 && status < 400) return;
@@ -244,7 +244,7 @@ class Download {
     return file;
   }
 
-  /// Downloads those of the files that the snapshot lacks.
+  /// Downloads the files that the snapshot lacks.
   template <class Names>
   void fetch(const Names& names) {
     std::vector<File> files;

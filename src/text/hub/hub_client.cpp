@@ -189,7 +189,7 @@ int64_t HubClient::download(const std::string& path,
     Answer answer;
     const CURLcode code = connection_->request(
         endpoint_ + path, /*is_head=*/false, bytes, answer, [&](int64_t status, std::string_view piece) {
-          if (status != 200 && status != 206) return true;                      // a page that says what is wrong
+          if (status != 200 && status != 206) return true;                      // an error page
           if (!std::exchange(has_begun, true) && status == 200 && bytes > 0) {  // the server sends all of it again
             bytes = 0;
             if (::ftruncate(descriptor.get(), 0) != 0) write_error = errno;

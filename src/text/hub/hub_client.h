@@ -41,7 +41,7 @@ class HubClient {
   /// @param is_head  asks for headers alone, and follows redirects within the endpoint alone.
   /// @throws HubUnreachable, DownloadStopped
   Answer ask(const std::string& path, bool is_head = false);
-  /// Appends to `file` what it lacks of the file at `path`. Also tries again if the connection breaks.
+  /// Appends to `file` the missing rest of the file at `path`. Also tries again if the connection breaks.
   /// @param progress  gets the bytes that are in the file.
   /// @return the status; 200 once the file is whole, as far as the server says.
   /// @throws c10::Error  naming `file` if it cannot be written; HubUnreachable, DownloadStopped
