@@ -13,7 +13,7 @@
 namespace mezzo::text {
 namespace {
 
-/// Up to so many rows, launches take longer than kernels, so filler costs nothing.
+/// Up to this number of rows, launches take longer than kernels, so filler costs nothing.
 constexpr int64_t kFewRows = 512;
 
 }  // namespace
@@ -57,7 +57,7 @@ at::Tensor RecordedForward::run(const PackedBatch& batch) {
       return step_(tensors, longest_).front();
     } catch (const c10::Error& error) {
       step_.reset();
-      auto without = forward(tensors);  // throws what has nothing to do with graphs
+      auto without = forward(tensors);  // throws errors that graphs do not cause
       goes_without_ = true;
       const std::string why = error.what_without_backtrace();
       TORCH_WARN("prediction launches each kernel by itself from now on: ", why.substr(0, why.find('\n')));

@@ -15,7 +15,7 @@ namespace mezzo::text {
 
 /// Forward passes without gradients on a device that has graphs: recorded for each kind of batch that comes up often,
 /// and replayed. Rows and sequences are rounded up, so that few kinds come up. Outputs are the same bits whether a
-/// graph was replayed or not. Graphs share one pool of memory, which is no larger than the largest batch needs.
+/// graph was replayed or not. Graphs share one pool of memory, as large as the largest batch needs.
 ///
 /// For a model whose weights stay as they are. Not thread-safe, as the model.
 class RecordedForward {
