@@ -16,7 +16,7 @@ class AppendFile {
 
   /// Writes all of `unwritten`. If that fails, the rest stays there.
   void write();
-  /// From then on what was written survives the death of the machine.
+  /// After that, written records survive the death of the machine.
   void flush();
 
   const std::filesystem::path& path() const { return path_; }

@@ -47,14 +47,14 @@ class FileBytes : public ByteSource {
   UniqueFd fd_;
 };
 
-/// The bytes of a compressed file, and where a decoder is in them.
+/// The bytes of a compressed file, and a decoder's position in them.
 class CompressedBytes {
  public:
   explicit CompressedBytes(const std::filesystem::path& file)
       : file_(file.string()), source_(file), buffer_(size_t{64} << 10, '\0') {}
 
   const std::string& file() const { return file_; }
-  /// What was read and not yet taken; reads on where that is nothing. Empty at the end.
+  /// Bytes that were read and not yet taken; reads on if there are none. Empty at the end.
   std::string_view ahead() {
     if (begin_ == end_) {
       begin_ = 0;
@@ -155,7 +155,7 @@ class ZstdBytes : public ByteSource {
         fail_damaged(input_.file(), std::string("is not zstd data, or is damaged: ") + ZSTD_getErrorName(left));
       }
       in_frame_ = left != 0;
-      has_more_ = in_frame_ && out.pos == out.size;  // it may hold what there was no room for
+      has_more_ = in_frame_ && out.pos == out.size;  // it may hold output that did not fit
     }
     return out.pos;
   }

@@ -12,13 +12,13 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   /// Fills the beginning of `bytes`, which are not none. Returns how many there are; 0 at the end.
-  /// @throws c10::ValueError  naming the file, where it cannot be read or is damaged.
+  /// @throws c10::ValueError  naming the file, if it cannot be read or is damaged.
   virtual size_t read(std::span<char> bytes) = 0;
 };
 
 /// What the file holds: decompressed, where its name ends in .gz or .zst. A file may be of several compressed parts,
 /// one after the other.
-/// @throws c10::ValueError  naming the file, also where this build of mezzo cannot decompress it.
+/// @throws c10::ValueError  naming the file, also if this build of mezzo cannot decompress it.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& file);
 
 /// Whether its name ends in .gz or .zst.

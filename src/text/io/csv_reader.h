@@ -9,19 +9,19 @@
 
 namespace mezzo::text {
 
-/// Splits RFC 4180 text into records of fields between delimiters. A field with a delimiter, a
-/// quote or a line break is in double quotes, with "" for a quote. Takes also what spreadsheets and
-/// Python's csv module write: records ended by LF, CR or CR LF, fields of different number, a quote
-/// inside a field that does not start with one. Skips blank lines.
+/// Splits RFC 4180 text into records of fields between delimiters. A field with a delimiter, a quote or a line break is
+/// in double quotes, with "" for a quote. Also takes the output of spreadsheets and Python's csv module. Records may
+/// end with LF, CR or CR LF, and differ in their number of fields. A field that does not start with a quote may contain
+/// quotes. Skips blank lines.
 ///
-/// In tab-separated files quotes count too, as in pandas, Python's csv module and Hugging Face's
-/// datasets; but many such files know none, and there a text that begins with one would swallow the
-/// rows up to the next that does. So a record over several lines is refused if each line has as
-/// many tab-separated fields as the header: a text in quotes hardly ever looks like that.
+/// In tab-separated files quotes count as they do in pandas, Python's csv module and Hugging Face's datasets. But many
+/// such files do not use quotes as syntax. There a text that begins with a quote would swallow the rows up to the next
+/// such text. So a record over several lines is refused if each line has as many tab-separated fields as the header: a
+/// text in quotes hardly ever looks like that.
 class CsvReader {
  public:
   /// @param csv   must outlive this.
-  /// @param fail  called with the line and what is wrong; must throw.
+  /// @param fail  called with the line and the error; must throw.
   /// @param unquoted  whether a quote is a character as others are, so that no field holds a delimiter or a line break.
   CsvReader(TextInput& csv,
             char delimiter,

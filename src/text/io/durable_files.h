@@ -7,8 +7,8 @@
 /// Files and folders that are still there after a power cut.
 namespace mezzo::text {
 
-/// Flushes what was written through `descriptor` to the disk. Returns 0, or why it could not (an
-/// errno). A file system that knows no flushing is taken at its word.
+/// Flushes the writes through `descriptor` to the disk. Returns 0, or why it could not (an errno). A file system that
+/// knows no flushing is taken at its word.
 int flush_to_disk(int descriptor);
 
 /// Flushes the names that `folder` holds: without this a power cut could undo a rename in it.

@@ -184,7 +184,7 @@ std::string JsonReader::string() {
     result += text.substr(0, plain);
     input_.skip(plain);
     if (input_.at_end()) fail("the JSON ends inside a string");
-    if (is_plain(input_.peek())) continue;  // what was at hand has ended, not the string
+    if (is_plain(input_.peek())) continue;  // the bytes at hand have ended, not the string
     const char c = input_.take();
     if (c == '\\') {
       escape(result);

@@ -33,10 +33,9 @@ std::string quoted_json(std::string_view text);
 /// @param value  JSON
 void add_json_member(std::string& object, std::string_view name, std::string_view value);
 
-/// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the
-/// line and the byte it is at. For input nobody vouches for: strict RFC 8259 and UTF-8, values
-/// nested at most kMaxDepth deep, no key twice in an object, linear time, and each fault is a c10::ValueError that says
-/// where.
+/// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the line and the byte it is
+/// at. For untrusted input: strict RFC 8259 and UTF-8, at most kMaxDepth nested values, no key twice in an object,
+/// linear time. Each error is a c10::ValueError that names the place.
 ///
 /// @code
 /// TextInput input(source);
@@ -53,7 +52,7 @@ class JsonReader {
   static constexpr size_t kMaxDepth = 127;
 
   /// @param input  must outlive this.
-  /// @param where  what an error message begins with; asked when there is one.
+  /// @param where  returns the beginning of an error message; called only for an error.
   JsonReader(TextInput& input, std::function<std::string()> where);
 
   /// The type of the value that comes next. Fails where none does.
@@ -76,8 +75,7 @@ class JsonReader {
   /// The number as it is written, one of JSON's grammar and within the range of a double.
   /// Valid until the next one.
   std::string_view number();
-  /// The number where it is a whole one from 0 to 2^64 - 1, written without sign, fraction
-  /// and exponent; else nullopt.
+  /// The number if it is a whole one from 0 to 2^64 - 1, written without sign, fraction and exponent; else nullopt.
   std::optional<uint64_t> unsigned_integer();
   /// true or false.
   bool boolean();

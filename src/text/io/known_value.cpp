@@ -14,7 +14,7 @@
 namespace mezzo::text {
 namespace {
 
-/// What PyTorch and others call things, and what they are called here.
+/// Names that PyTorch and others use, and mezzo's names.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kOtherWords = {{
     {"bfloat16", "bf16"},
     {"float16", "fp16"},

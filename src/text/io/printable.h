@@ -10,10 +10,10 @@ namespace mezzo::text {
 /// neither break a line nor steer a terminal; invalid UTF-8 becomes U+FFFD.
 std::string printable(std::string_view text);
 
-/// `name` in quotes and in one line, its end cut off where it is long.
+/// `name` in quotes and in one line; the end of a long name is cut off.
 std::string quoted_name(std::string_view name);
 
-/// `value` with so many digits behind the point; NaN as "NaN", whatever its sign.
+/// `value` with `digits` decimals; NaN as "NaN", whatever its sign.
 std::string fixed(double value, int digits);
 
 /// The columns of a terminal that `text` fills: two for East Asian wide characters,

@@ -69,7 +69,7 @@ class ProtobufWriter {
 class ProtobufReader {
  public:
   /// @param bytes  the message; must outlive the reader.
-  /// @param where  what an error message begins with: the file, and the message in it.
+  /// @param where  the beginning of an error message: the file, and the message in it.
   ProtobufReader(std::string_view bytes, std::string where) : rest_(bytes), where_(std::move(where)) {}
 
   /// Moves to the next field, which must then be read, or skipped. False at the end.
@@ -87,7 +87,7 @@ class ProtobufReader {
   float float32(const char* name);
   void skip();
 
-  /// Refuses the field: nobody knows what it means.
+  /// Refuses a field of unknown meaning.
   [[noreturn]] void refuse_field() const;
 
   const std::string& where() const { return where_; }

@@ -9,8 +9,8 @@
 
 namespace mezzo::text {
 
-/// " Did you mean 'FILE'?", of a file or folder that is not there, by what lies beside the first part of its path that
-/// is not; nothing where nothing is near.
+/// " Did you mean 'FILE'?", for a file or folder that does not exist. Compares the first missing part of its path with
+/// the names beside it; empty if none is near.
 std::string did_you_mean_file(const std::filesystem::path& path);
 
 /// Refuses a model folder with a LoRA adapter, as PEFT saves one: transformers adds the adapter to its base model, and
@@ -18,7 +18,7 @@ std::string did_you_mean_file(const std::filesystem::path& path);
 /// @throws c10::ValueError  naming the folder.
 void refuse_adapter(const std::filesystem::path& folder);
 
-/// Says what a folder without safetensors has in its place, and how to convert that.
+/// Names the files that a folder without safetensors has instead, and says how to convert them.
 /// @param files  names of the folder, or of the model on the hub.
 /// @param hub_name  of that model; empty for a folder.
 std::string why_no_weights(const std::set<std::string>& files, const std::string& hub_name = "");
@@ -30,9 +30,9 @@ class UnreadableError : public c10::ValueError {
   explicit UnreadableError(std::string message) : ValueError({__func__, __FILE__, __LINE__}, std::move(message)) {}
 };
 
-/// @param error  what the system said, as in errno
+/// @param error  the system's error, as in errno
 /// @throws UnreadableError  "PATH: cannot be read: why."
-/// @throws c10::ValueError  likewise, and which file may be meant, where nothing is there, or no file
+/// @throws c10::ValueError  the same message with a similar file name, if the path does not exist or is not a file
 [[noreturn]] void fail_to_read(const std::filesystem::path& path, int error);
 
 }  // namespace mezzo::text

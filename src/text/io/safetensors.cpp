@@ -240,8 +240,7 @@ std::map<std::string, std::string> parse_metadata(JsonReader& json) {
   return metadata;
 }
 
-/// shape times element size in bytes, or an error where that is not a whole
-/// number of bytes below 2^61.
+/// shape times element size in bytes, or an error if it is not a whole number of bytes below 2^61.
 uint64_t byte_count(const TensorInfo& info, const std::string& file) {
   uint64_t bits = 1;
   bool overflow = false;
@@ -275,8 +274,7 @@ void check_layout(std::vector<TensorInfo>& tensors, uint64_t size, const std::st
                     position > size ? "cut off" : "damaged", ": fetch or save it again.");
 }
 
-/// The shape as torch counts elements, where it can: nullopt above 2^63 - 1, also of the strides
-/// that a zero dimension hides.
+/// The shape as torch counts elements; nullopt above 2^63 - 1, also of the strides that a zero dimension hides.
 std::optional<std::vector<int64_t>> torch_shape(const TensorInfo& info) {
   std::vector<int64_t> shape;
   int64_t stride = 1;

@@ -11,7 +11,7 @@ constexpr size_t kBlockBytes = 64 << 10;
 
 TextInput::TextInput(ByteSource& source) : source_(&source) { append_block(); }
 
-/// Adds what one read gives to the bytes that were not moved past; nothing at the end.
+/// Adds one read to the bytes that were not moved past; nothing at the end.
 void TextInput::append_block() {
   dropped_ += position_;
   block_.erase(0, position_);

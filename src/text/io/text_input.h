@@ -27,7 +27,7 @@ class TextInput {
   /// The next bytes that were read already: empty only at the end. All views of the class are valid until the next call
   /// that may read.
   std::string_view at_hand() { return at_end() ? std::string_view() : text_.substr(position_); }
-  /// The next `count` bytes, at most a block; fewer only where the text ends.
+  /// The next `count` bytes, at most a block; fewer only at the end of the text.
   std::string_view ahead(size_t count);
   /// Moves past bytes that at_hand() or ahead() showed.
   void skip(size_t count) { position_ += count; }
@@ -41,7 +41,7 @@ class TextInput {
 
   ByteSource* source_ = nullptr;  // none if all of it has been read
   std::string block_;
-  std::string_view text_;  // what is at hand, of `block_` or of the text in memory
+  std::string_view text_;  // the bytes at hand, of `block_` or of the text in memory
   size_t position_ = 0;
   size_t dropped_ = 0;  // bytes of the file before `text_`
 };

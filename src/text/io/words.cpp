@@ -24,7 +24,7 @@ std::string counted(int64_t count, std::string_view singular, std::string_view p
 }
 
 std::string duration_in_words(double seconds) {
-  constexpr double kLongest = 1e15;  // and what is not a number
+  constexpr double kLongest = 1e15;  // NaN is treated as longer
   if (!(seconds < kLongest)) {
     return "–";
   }
