@@ -144,7 +144,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
     }
   }
   TORCH_CHECK(pid_ > 0, "cannot start another process: ", std::strerror(errno));
-  ::setpgid(pid_, pid_);  // in both, so that it is done whoever comes first
+  ::setpgid(pid_, pid_);  // in both processes, so that the first one does it
   failed_exec.write.reset();
   int reason = 0;
   ssize_t count = 0;

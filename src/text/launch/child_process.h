@@ -24,7 +24,7 @@ class ChildProcess {
                const std::vector<std::string>& environment,
                const StandardFiles& files);
 
-  /// Kills what is left of the group, and waits for it.
+  /// Kills the rest of the group, and waits for it.
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
@@ -43,8 +43,8 @@ class ChildProcess {
   /// Sends `signal` to every process of the group.
   void signal_group(int signal) const;
 
-  /// Whether no process of the group is left. Asked when it has ended itself; never waits. Orphans
-  /// of the group count only where this process is their subreaper.
+  /// Whether no process of the group is left. Asked when it has ended itself; never waits. Orphans of the group count
+  /// only if this process is their subreaper.
   bool group_is_gone();
 
  private:

@@ -98,7 +98,7 @@ void LaunchRound::heed(int signal) {
     return;
   }
   if (signal_ != 0 && signal == SIGHUP) {
-    return;  // shell and kernel both send it where a terminal is closed, service managers after SIGTERM
+    return;  // shell and kernel both send it when a terminal is closed, service managers after SIGTERM
   }
   if (signal_ != 0) {
     output_.note(signal_name(signal) + " again: the ranks are killed");
@@ -192,7 +192,7 @@ void LaunchRound::end_ranks(int signal, double grace_seconds) {
   for (const Rank& rank : ranks_) {
     rank.process.signal_group(signal);
     if (rank.is_stopped) {
-      rank.process.signal_group(SIGCONT);  // it heeds no signal before
+      rank.process.signal_group(SIGCONT);  // a stopped process handles no other signal before
     }
   }
 }

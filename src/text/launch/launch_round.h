@@ -78,7 +78,7 @@ class LaunchRound {
   bool is_ending_ = false;
   bool is_killed_ = false;
   int signal_ = 0;
-  std::string ended_by_;  ///< what the ranks were asked to end with
+  std::string ended_by_;  ///< the signal that the ranks were asked to end with
 };
 
 }  // namespace mezzo::text

@@ -168,7 +168,7 @@ class Launcher {
 
   RoundResult stopped() const { return {128 + stopped_by_, stopped_by_, false, "", 0, false}; }
 
-  /// The last result, where there is no further start. A failure of this node's own ranks is the one to report.
+  /// The last result, if no start follows. A failure of this node's own ranks is the one to report.
   RoundResult failed(const NodePlan& plan, RoundResult result) {
     if (result.failure.empty() || result.of_other_node) {
       return {plan.failure->status, 0, false, plan.failure->message, 0, true};
@@ -219,7 +219,7 @@ class Launcher {
   }
 
   RoundResult run_round(LaunchAttempt attempt, const NodeRendezvous* nodes) {
-    store_.reset();  // no rank may find what an earlier one left there
+    store_.reset();  // no rank may find an earlier rank's entries
     if (options_.master_addr().empty()) {
       store_ = distributed::host_local_store();
       attempt.master_addr = distributed::kLoopback;
@@ -240,7 +240,7 @@ class Launcher {
            std::find(final.begin(), final.end(), result.status) == final.end();
   }
 
-  /// Waits for a signal or, at most so many milliseconds, for the outputs.
+  /// Waits for a signal or for the outputs, at most `timeout` milliseconds.
   void wait(int timeout) {
     std::vector<pollfd> files = {{signals_.fd(), POLLIN, 0}};
     output_.add_to(files);
@@ -251,7 +251,7 @@ class Launcher {
     }
   }
 
-  /// Waits until what the ranks said is read, or a signal says that it need not be.
+  /// Waits until the ranks' output is read, or until a signal makes that unnecessary.
   void flush() {
     for (stopped_by_ = 0; !output_.is_flushed() && stopped_by_ == 0;) {
       wait(-1);

@@ -14,14 +14,13 @@ class LineStream {
   using Emit = std::function<void(std::string_view line)>;  ///< without its line feed
 
   /// Takes `fd`, which is made non-blocking.
-  /// @param drawn  for a terminal: a carriage return begins the line anew, and what
-  ///   stands behind one is live().
+  /// @param drawn  for a terminal: a carriage return begins the line anew, and the text behind one is live().
   LineStream(UniqueFd fd, bool drawn);
 
   int fd() const { return fd_.get(); }  ///< -1 when the rank has closed it
   bool is_open() const { return fd_.get() >= 0; }
 
-  /// Reads what is there, up to about a mebibyte. Never waits.
+  /// Reads the available bytes, up to about a mebibyte. Never waits.
   void read(const Emit& emit);
   /// Nothing more is wanted: emits the line that was begun.
   void close(const Emit& emit);

@@ -33,7 +33,7 @@ struct NodePlan {
   int64_t start = -1;          ///< the latest start; -1 before the first
   std::vector<int64_t> nodes;  ///< that take part in it, in the order of their ranks
   std::optional<NodeFailure> failure;
-  bool is_over = false;  ///< there is no further start; `failure` says why, unless all nodes succeeded
+  bool is_over = false;  ///< no start follows; `failure` says why, unless all nodes succeeded
 };
 
 /// How node 0 decides which nodes take part in each start of the ranks. Knows no store and no clock.

@@ -19,7 +19,7 @@ constexpr size_t kFilePiece = size_t{1} << 20;
 OutputSink::OutputSink(int fd) : fd_(fd) {
   struct stat status{};
   const bool is_file = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-  piece_ = is_file ? kFilePiece : PIPE_BUF;  // what a pipe that polls as writable takes at once
+  piece_ = is_file ? kFilePiece : PIPE_BUF;  // the bytes that a pipe takes at once if it polls as writable
 }
 
 void OutputSink::write(std::string_view bytes) {

@@ -6,8 +6,8 @@
 
 namespace mezzo::text {
 
-/// Writes to a file without waiting for a slow reader: what does not fit yet is kept. The file's
-/// own flags are left alone, since other programs may share it.
+/// Writes to a file without waiting for a slow reader: output that does not fit yet is kept. The file's own flags are
+/// left alone, since other programs may share it.
 class OutputSink {
  public:
   /// @param fd  not owned.

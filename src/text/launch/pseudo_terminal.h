@@ -6,7 +6,7 @@
 
 namespace mezzo::text {
 
-/// A terminal to hand to a program, and the side that reads what it writes there, unchanged.
+/// A terminal to hand to a program, and the side that reads the program's output, unchanged.
 struct PseudoTerminal {
   UniqueFd reader, terminal;
 };

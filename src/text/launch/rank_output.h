@@ -17,7 +17,7 @@ namespace mezzo::text {
 /// it.
 class RankOutput {
  public:
-  /// @param name  what the launcher's own lines begin with.
+  /// @param name  the beginning of the launcher's own lines.
   explicit RankOutput(std::string name);
 
   /// The files that a rank writes to.
@@ -31,7 +31,7 @@ class RankOutput {
 
   /// Adds what service() waits for.
   void add_to(std::vector<pollfd>& files);
-  /// Reads what ranks have written, and writes what the outputs take. Never waits.
+  /// Reads the ranks' output, and writes as much as the outputs take. Never waits.
   void service();
   /// The terminal has another width.
   void resize();
@@ -41,9 +41,9 @@ class RankOutput {
   /// What `rank` said last on stderr.
   std::string last_error_line(int64_t rank) const;
 
-  /// The ranks have ended: shows what is left.
+  /// The ranks have ended: shows the rest of their output.
   void close_ranks();
-  /// Makes room for others.
+  /// Forgets them, for the ranks of the next start.
   void forget_ranks() { streams_.clear(); }
   /// Whether all has been written, as far as somebody reads it.
   bool is_flushed() const { return out_.waiting() == 0 && err_.waiting() == 0; }
@@ -77,7 +77,7 @@ class RankOutput {
   bool err_draws_;      ///< stderr is a terminal that can move its cursor
   bool out_is_screen_;  ///< stdout is that terminal, too
   std::deque<Stream> streams_;
-  std::string shown_;  ///< what is drawn on the last line of the terminal
+  std::string shown_;  ///< the text drawn on the last line of the terminal
 };
 
 }  // namespace mezzo::text

@@ -8,10 +8,9 @@
 
 namespace mezzo::text {
 
-/// During its lifetime, signals to a launcher (SIGINT, SIGTERM, SIGUSR1, SIGHUP unless it is
-/// ignored, SIGCHLD, SIGWINCH) become bytes of a pipe. So one poll() waits for signals and files.
-/// Writing to a broken pipe is an error instead of a SIGPIPE. They reach the pipe whichever thread
-/// they interrupt. One at a time in a process.
+/// During its lifetime, signals to a launcher (SIGINT, SIGTERM, SIGUSR1, SIGHUP unless it is ignored, SIGCHLD,
+/// SIGWINCH) become bytes of a pipe. So one poll() waits for signals and files. Writing to a broken pipe is an error
+/// instead of a SIGPIPE. They reach the pipe from every thread that they interrupt. One at a time in a process.
 class SignalPipe {
  public:
   /// @throws c10::Error  when another one lives.
