@@ -6,8 +6,8 @@
 
 namespace mezzo::text {
 
-/// Calls `visit` for each control group that this process is in by `controller` ("memory", "cpu"), and those around it,
-/// from the inside out, with its folder and the version of control groups that it is of, 2 or 1.
+/// Calls `visit` for each control group of `controller` ("memory", "cpu") that this process is in, and for the groups
+/// around it, from the inside out. `visit` gets the group's folder and its version of control groups, 2 or 1.
 /// @param root  where proc/ and sys/ are, for tests
 void for_each_control_group(const std::filesystem::path& root,
                             std::string_view controller,

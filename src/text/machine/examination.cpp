@@ -83,7 +83,7 @@ void measure_products(Examination& machine) {
   const auto& peak = *encoder::cpu::simd_kernels().peak;
   const auto add = [&](const char* precision, at::ScalarType dtype, const encoder::cpu::PeakLoop& loop) {
     const auto left = x.to(dtype), right = weight.to(dtype);
-    // LibTorch chooses its instructions itself, AMX among them, for which there is no loop.
+    // LibTorch chooses its own instructions, AMX among them, which no loop here measures.
     const bool is_mezzos =
         encoder::cpu::can_be_packed({at::empty({kRows, kInner}, left.options()), {{left, right.t()}}, false});
     const bool has_loop = machine.kernels != "baseline" && (is_mezzos || machine.kernels == machine.best_kernels) &&
@@ -137,7 +137,7 @@ const ProductRate* rate_of(const Examination& machine, std::string_view precisio
   return found == machine.products.end() ? nullptr : &*found;
 }
 
-/// 0 where one is not known.
+/// 0 if a rate is not known.
 double times(const Examination& machine, std::string_view precision, std::string_view other) {
   const auto *one = rate_of(machine, precision), *two = rate_of(machine, other);
   return one != nullptr && two != nullptr && two->measured > 0 ? one->measured / two->measured : 0;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number that a file holds; nullopt if there is no such file, or no number, such as "max".
+/// The number that a file holds; nullopt if the file is missing or holds no number, such as "max".
 std::optional<int64_t> read_number(const fs::path& path) {
   std::ifstream file(path);
   int64_t number = 0;
@@ -44,7 +44,7 @@ struct GroupFiles {
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-/// Lowers `memory` to what a group allows.
+/// Lowers `memory` to a group's limits.
 void apply_limits(MachineMemory& memory, const fs::path& folder, const GroupFiles& files) {
   const auto limit = read_number(folder / files.limit), usage = read_number(folder / files.usage);
   if (!limit || !usage) {

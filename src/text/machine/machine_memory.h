@@ -24,12 +24,11 @@ struct MachineMemory {
 ///   /proc/meminfo cannot be read.
 MachineMemory machine_memory(const c10::Device& device, const std::filesystem::path& root = "/");
 
-/// The memory that the program has resident now, in bytes; 0 where the kernel does not tell.
+/// The memory that the program has resident now, in bytes; 0 if the kernel does not tell.
 int64_t resident_memory_bytes();
 
-/// The most memory that the program has had resident, in bytes: the kernel's high-water
-/// mark of its address space. That of getrusage would include what a parent process held
-/// when it started this one.
+/// The most memory that the program has had resident, in bytes. It is the kernel's high-water mark.
+/// getrusage would include the memory that a parent process held when it started this one.
 int64_t peak_memory_bytes();
 
 }  // namespace mezzo::text

@@ -8,8 +8,8 @@ namespace mezzo::text {
 
 /// The processors that this process may use.
 struct Processor {
-  std::string name;                            ///< as its maker calls it; "" where the kernel does not tell
-  std::vector<std::string> instructions = {};  ///< those, of what the kernel names, that products are made of
+  std::string name;                            ///< the maker's name for it; "" if the kernel does not tell
+  std::vector<std::string> instructions = {};  ///< of the kernel's list, those for matrix products
   int online = 0;                              ///< of the machine
   int usable = 0;                              ///< by this process: taskset, sets of processors of containers
   double quota = 0;  ///< how many the control group lets work at a time, on average; 0: as many as there are
