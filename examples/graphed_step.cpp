@@ -1,6 +1,6 @@
-// A whole training step recorded into a graph of the device and replayed: on a GPU the CPU says one
-// word a step, where it launched every kernel. Where there are no graphs, as on a CPU, the same
-// step runs as it stands, with the same numbers; the program says which of the two it was.
+// A whole training step recorded into a graph of the device and replayed: on a GPU one launch
+// a step replaces a launch for each kernel. Without graphs, as on a CPU, the same step runs
+// eagerly, with the same numbers. The program prints which of the two it did.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

@@ -35,7 +35,7 @@ void ModelFlags::add_to(CLI::App& app, bool chooses_precision, bool names_model)
     notes_of(device_option->capture_default_str()).choices = {"cpu", "cuda", "auto"};
   }
   app.add_option("--max-length", max_length,
-                 "longest text, in tokens; longer ones are cut; without it, as in training");
+                 "longest text, in tokens; longer texts are truncated; default: as in training");
   auto* threads_option =
       app.add_option("--threads", threads, "CPU threads; 0: OMP_NUM_THREADS, or all usable processors");
   notes_of(threads_option->capture_default_str()).is_basic = false;
@@ -96,8 +96,9 @@ ModelSession::Result ModelSession::run(const text::TextSpans& rows) {
 
 void ModelSession::report_cut_texts() const {
   if (num_cut_ > 0 && (group_ == nullptr || group_->rank() == 0)) {
-    std::fputs(fmt::format("{} of {} texts cut to {} tokens\n", num_cut_, num_texts_, classifier_.max_length()).c_str(),
-               stderr);
+    std::fputs(
+        fmt::format("{} of {} texts truncated to {} tokens\n", num_cut_, num_texts_, classifier_.max_length()).c_str(),
+        stderr);
   }
 }
 

@@ -158,7 +158,7 @@ class Classifier:
             results.append(found[0])
             truncated += found[1]
         if truncated > 0:
-            warnings.warn(f"{truncated} of {len(texts)} texts cut to {self.max_length} tokens", stacklevel=3)
+            warnings.warn(f"{truncated} of {len(texts)} texts truncated to {self.max_length} tokens", stacklevel=3)
         return results
 
 

@@ -169,7 +169,7 @@ int64_t TokenizedTexts::count_tokens() const {
 
 std::string describe_cut(int64_t max_length, int64_t read, int64_t lost) {
   const double share = static_cast<double>(lost) / static_cast<double>(read + lost);
-  return fmt::format("cut to {} tokens: {:.1f} % of all tokens are not read", max_length, 100 * share);
+  return fmt::format("truncated to {} tokens: {:.1f} % of all tokens are not read", max_length, 100 * share);
 }
 
 int64_t TokenizedTexts::num_windows(int64_t text) const {

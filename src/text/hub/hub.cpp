@@ -329,7 +329,8 @@ fs::path model_folder(const std::string& name, const HubOptions& options) {
   const fs::path snapshot = id->folder / "snapshots" / commit;
   const bool is_cached = is_commit(commit) && is_complete(snapshot, options.files);
   if (is_cached && (is_pinned || is_offline())) return snapshot;
-  TORCH_CHECK_VALUE(!is_offline(), name, ": there is no such folder, and no such model is complete in ",
+  TORCH_CHECK_VALUE(!is_offline(), name,
+                    ": there is no such folder, and the cache has no complete model of this name: ",
                     hub_cache().string(), ". HF_HUB_OFFLINE forbids the download.", did_you_mean_file(name));
   std::optional<Download> download;
   try {

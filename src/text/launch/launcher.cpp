@@ -45,8 +45,8 @@ void check(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.min_nnodes() >= 0 && options.min_nnodes() <= options.nnodes(), "min_nnodes is ",
                     options.min_nnodes(), ", expected 0 to ", options.nnodes(), ", nnodes");
   TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.min_nproc() == options.nproc() || options.max_restarts() > 0,
-                    "max_restarts is 0, expected 1 at least: fewer than ", options.nproc(),
-                    " ranks are for starting again");
+                    "max_restarts is 0, expected 1 or more: only a restart can have fewer than ", options.nproc(),
+                    " ranks");
   TORCH_CHECK_VALUE(options.node_rank() >= 0 && options.node_rank() < options.nnodes(), "node_rank is ",
                     options.node_rank(), ", expected 0 to ", options.nnodes() - 1, ": nnodes is ", options.nnodes());
   check_seconds("grace_seconds", options.grace_seconds());

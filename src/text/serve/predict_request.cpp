@@ -68,13 +68,13 @@ PredictRequest parse_predict_request(std::string_view body) {
                     request.is_many ? "both text and texts" : "neither text nor texts", "; send one of them");
   const char* const other_pair = request.is_many ? "text_pair" : "text_pairs";
   TORCH_CHECK_VALUE(!json.contains(other_pair), "the body has ", other_pair, " beside ",
-                    request.is_many ? "texts; the second texts of those are text_pairs"
-                                    : "text; the second text of that is text_pair");
+                    request.is_many ? "texts; rename it to text_pairs" : "text; rename it to text_pair");
   if (request.is_many) {
     request.texts = strings_of(json["texts"], "texts");
     if (json.contains("text_pairs")) request.text_pairs = strings_of(json["text_pairs"], "text_pairs");
-    TORCH_CHECK_VALUE(!json.contains("text_pairs") || request.text_pairs.size() == request.texts.size(), "texts are ",
-                      request.texts.size(), " and text_pairs are ", request.text_pairs.size(), "; send as many");
+    TORCH_CHECK_VALUE(!json.contains("text_pairs") || request.text_pairs.size() == request.texts.size(),
+                      "the body has ", request.texts.size(), " texts and ", request.text_pairs.size(),
+                      " text_pairs; send equal numbers");
   } else {
     request.texts = {string_of(json["text"], "text")};
     if (json.contains("text_pair")) request.text_pairs = {string_of(json["text_pair"], "text_pair")};

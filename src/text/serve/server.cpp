@@ -49,7 +49,7 @@ struct RequestError : std::runtime_error {
   int status;
 };
 
-/// @param why  cut off where it repeats a long text of the client's.
+/// @param why  cut off, since it may repeat a long text of the client's.
 HttpResponse error_response(int status, std::string why) {
   constexpr size_t kMostColumns = 1000;
   if (const auto begin = truncate_to_width(why, kMostColumns); begin.size() < why.size()) {
@@ -67,7 +67,7 @@ HttpResponse json_response(const AnswerJson& json) {
   return {.body = json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n"};
 }
 
-/// In a time that does not tell where they differ.
+/// In a time that does not depend on the position of a difference.
 bool are_equal(std::string_view given, std::string_view token) {
   unsigned different = given.size() != token.size();
   for (size_t i = 0; i < given.size(); ++i) {
@@ -111,7 +111,7 @@ bool bears_token(const HttpRequest& request, const std::string& token) {
          are_equal(std::string_view(request.authorization).substr(kScheme.size()), token);
 }
 
-/// Only allows what may be asked at all: 401, 403, 404, 405 or 415, or nothing.
+/// Allows only valid requests: returns 401, 403, 404, 405 or 415, or nothing.
 std::optional<HttpResponse> check_request(const HttpRequest& request,
                                           const AllowedHosts& hosts,
                                           const std::string& token) {
@@ -154,7 +154,7 @@ std::optional<HttpResponse> check_request(const HttpRequest& request,
 class RunningModel : public BatchRunner {
  public:
   RunningModel(const std::filesystem::path& folder, const ClassifierOptions& options) : classifier_(folder, options) {
-    // What is damaged shows now, and what is made at the first use is there for the first request.
+    // Finds damaged files now, and does first-use work before the first request.
     const std::string text = "a";
     const std::vector<std::string> words = {text};
     TextSpans rows{.texts = {text}};
@@ -174,7 +174,7 @@ class RunningModel : public BatchRunner {
 void check_options(const PredictionOptions& options, std::string_view problem_type) {
   const bool has_scores = problem_type != "regression" && problem_type != "token_classification";
   TORCH_CHECK_VALUE(has_scores || options == PredictionOptions(),
-                    "top_k and min_score are of the labels of texts, and the model is of ", problem_type,
+                    "top_k and min_score are for labels of texts, but the task of the model is ", problem_type,
                     "; leave them out");
 }
 
@@ -188,14 +188,14 @@ void check_no_pipes(const std::filesystem::path& folder) {
 /// A request for predictions, until it is answered.
 struct Asked {
   PredictRequest request;
-  std::vector<std::vector<std::string>> words = {};  // of the texts, where the model reads words
+  std::vector<std::vector<std::string>> words = {};  // of the texts, if the model reads words
   std::shared_ptr<RunningModel> model = {};
   std::string model_name = {};
 
   TextSpans rows() const { return {.texts = request.texts, .text_pairs = request.text_pairs, .words = words}; }
 };
 
-/// On this thread alone, however many texts there are: the others are the model's.
+/// On this thread alone, for any number of texts: the other threads are the model's.
 TokenizedTexts tokenize_here(const Classifier& classifier, const TextSpans& rows) {
   constexpr size_t kTexts = 64;  // that LibTorch's threads do not share
   TokenizedTexts tokenized;

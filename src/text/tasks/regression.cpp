@@ -47,7 +47,7 @@ at::Tensor Regression::loss(const at::Tensor& outputs, const PackedBatch& batch)
 
 std::shared_ptr<const Task> Regression::with_loss(const LossOptions& options, const at::Tensor&, c10::Device) const {
   TORCH_CHECK_VALUE(options == LossOptions(),
-                    "--class-weights, --label-smoothing and --focal-gamma are of labels; regression has numbers");
+                    "--class-weights, --label-smoothing and --focal-gamma are for labels; regression has numbers");
   return std::make_shared<Regression>(*this);
 }
 
@@ -78,7 +78,7 @@ std::vector<Prediction> Regression::predictions(const at::Tensor& outputs,
                                                 const WordsOfTexts&,
                                                 const PredictionOptions& options) const {
   TORCH_CHECK_VALUE(options == PredictionOptions(),
-                    "--min-score and --top-k are of labels; the model is trained for regression");
+                    "--min-score and --top-k are for labels; the model is trained for regression");
   std::vector<Prediction> predictions;
   for (const float value : elements<float>(outputs.contiguous())) predictions.push_back({{"value", double{value}}});
   return predictions;

@@ -62,7 +62,7 @@ class WordPlaces {
   std::vector<Place> places_;
 };
 
-/// Of each word its first token, or -1 where it has none.
+/// The first token of each word, or -1 if it has none.
 std::vector<int64_t> first_tokens(std::span<const int32_t> word_ids, size_t num_words) {
   std::vector<int64_t> tokens(num_words, -1);
   for (size_t token = word_ids.size(); token-- > 0;) {
@@ -171,7 +171,7 @@ std::vector<Prediction> TokenClassification::predictions(const at::Tensor& outpu
                                                          const WordsOfTexts& words,
                                                          const PredictionOptions& options) const {
   TORCH_CHECK_VALUE(options == PredictionOptions(),
-                    "--min-score and --top-k are of labels of texts; the model is trained for token_classification");
+                    "--min-score and --top-k are for labels of texts; the model is trained for token_classification");
   const auto [scores, best] = at::softmax(outputs, 2).max(2);  // [n, L] each
   const auto score = scores.accessor<float, 2>();
   const auto id = best.accessor<int64_t, 2>();

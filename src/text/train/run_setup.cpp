@@ -256,7 +256,7 @@ void fill_model(const TrainConfig& config, ModelForTask& model, c10::Device devi
         fmt::format("warning: {}: {} holds inf or NaN; fetch the file again", config.model.string(), damaged));
   }
   if (!loaded.initialised.empty()) {
-    notes.push_back(fmt::format("not {} {}, so initialised: {}", config.new_head ? "taken from" : "in",
+    notes.push_back(fmt::format("{} from {}; initialised at random: {}", config.new_head ? "not taken" : "missing",
                                 config.model.string(), fmt::join(loaded.initialised, ", ")));
   }
   if (!loaded.unused.empty()) {

@@ -97,9 +97,9 @@ void check_folds(const TrainConfig& config) {
                     "--folds takes dev from the training texts; leave --dev and --stratify out");
   const bool is_of_one = config.resume.empty() || config.resume == "auto";
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || is_of_one,
-                    "--resume names a checkpoint, which is of one of the --folds; pass auto, or --fold, too");
+                    "--resume names a checkpoint of one fold; pass --resume auto, or --fold as well");
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || !config.dry_run,
-                    "--dry-run plans one run; pass --fold 1, too");
+                    "--dry-run plans one run; pass --fold 1 as well");
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || config.pause_at == 1,
                     "--pause-at is about one run; pass --fold, too");
 }
@@ -218,7 +218,7 @@ void TrainConfig::validate() const {
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   TORCH_CHECK_VALUE(label_smoothing == 0 || focal_gamma == 0,
                     "--label-smoothing and --focal-gamma are two losses; pass one of them");
-  TORCH_CHECK_VALUE(stride == 0 || window != "none", "--stride is of windows; pass --window mean or max, too");
+  TORCH_CHECK_VALUE(stride == 0 || window != "none", "--stride is for windows; pass --window mean or max as well");
   TORCH_CHECK_VALUE(ema_decay == 0 || zero_stage == 0 || !master_weights,
                     "--ema-decay averages all weights on every rank, but with --zero-stage 1 and --master-weights each "
                     "rank has a share of them; leave one of the three out");

@@ -36,8 +36,8 @@ TrainingRun::TrainingRun(TrainConfig& given,
     }
   });
   if (resumed) {
-    TORCH_CHECK_VALUE(resumed->step <= plan.total_steps, "the checkpoint to resume from is of step ", resumed->step,
-                      ", the run has ", plan.total_steps, "; resume from another");
+    TORCH_CHECK_VALUE(resumed->step <= plan.total_steps, "the checkpoint to resume from has step ", resumed->step,
+                      ", but the run has only ", plan.total_steps, "; resume from another checkpoint");
     state = *resumed;
   }
 }

@@ -58,7 +58,7 @@ def test_predicts_what_the_program_predicts(task, precision, folder, tmp_path):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     done = support.mezzo("predict", "--model", folder(task), "--data", path, "--precision", precision)
     classifier = mezzo.Classifier(folder(task), precision=precision)
-    with pytest.warns(UserWarning, match="1 of 6 texts cut") if "cut" in done.stderr else no_warning():
+    with pytest.warns(UserWarning, match="1 of 6 texts truncated") if "truncated" in done.stderr else no_warning():
         assert classifier.predict(TEXTS) == [json.loads(line) for line in done.stdout.splitlines()]
     assert classifier.task == task and classifier.precision == ("fp32" if precision == "fp32" else classifier.precision)
 
@@ -191,7 +191,7 @@ def test_files_that_are_missing_or_wrong_are_named(folder, tmp_path):
     (tmp_path / "model/config.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"config.json: cannot be read: No such file or directory\."):
         mezzo.Classifier(tmp_path / "model")
-    with pytest.raises(ValueError, match="nowhere/nothing: there is no such folder, and no such model is complete in"):
+    with pytest.raises(ValueError, match="nowhere/nothing: there is no such folder, and the cache has no complete model of this name"):
         mezzo.Classifier("nowhere/nothing")
 
 

@@ -191,7 +191,7 @@ def test_more_epochs_extend_every_fold(data, tmp_path):
     (["--fold", 2], "--fold is one of --folds"),
     (["--folds", 3, "--fold", 4], "--fold is 4, of --folds 3"),
     (["--folds", 3, "--stratify"], "leave --dev and --stratify out"),
-    (["--folds", 3, "--resume", "x"], "pass auto, or --fold, too"),
+    (["--folds", 3, "--resume", "x"], "pass --resume auto, or --fold as well"),
     (["--folds", 3, "--dry-run"], "--dry-run plans one run"),
 ])  # fmt: skip
 def test_refuses_what_cannot_be_meant(more, message, data, tmp_path):

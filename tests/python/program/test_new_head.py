@@ -36,7 +36,7 @@ def test_a_new_head_is_what_training_from_the_encoder_alone_draws(classifier, ot
     done = trained(flags_from(classifier, other, tmp_path / "out", "--new-head"))
     assert losses_of(tmp_path / "out") == losses_of(tmp_path / "expected")
     assert model_of(tmp_path / "out") == model_of(tmp_path / "expected")
-    assert f"not taken from {classifier}, so initialised: classifier.weight, classifier.bias" in done.stderr
+    assert f"not taken from {classifier}; initialised at random: classifier.weight, classifier.bias" in done.stderr
     labels = json.loads((tmp_path / "out/config.json").read_text())["id2label"]
     assert sorted(labels.values()) == ["indoors", "outdoors"]
 

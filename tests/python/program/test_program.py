@@ -178,7 +178,7 @@ def test_predict_reads_as_many_tokens_as_the_model_was_trained_with(run):
     assert AutoTokenizer.from_pretrained(output).model_max_length == 128
     text = "goal " * 200
     default, longer = mezzo("predict", "--model", output, "--text", text), mezzo("predict", "--model", output, "--text", text, "--max-length", 202)
-    assert default.stderr == "1 of 1 texts cut to 128 tokens\n" and longer.stderr == ""
+    assert default.stderr == "1 of 1 texts truncated to 128 tokens\n" and longer.stderr == ""
     assert default.stdout == mezzo("predict", "--model", output, "--text", text, "--max-length", 128).stdout != longer.stdout
 
 
@@ -568,7 +568,7 @@ def test_a_model_of_few_positions_needs_no_max_length(data, tmp_path):
     AutoTokenizer.from_pretrained(MINILM).save_pretrained(folder)
     long_texts.write_text("".join(json.dumps({"text": f"{word} " * 200, "label": label}) + "\n" for word, label in zip(WORDS, LABELS * 2)))
     given = ["train", "--recipe", "default", "--model", folder, "--train", long_texts, "--dev", long_texts, "--max-steps", 1, "--precision", "fp32"]
-    assert "cut to 64 tokens" in mezzo(*given, "--output", out).stderr
+    assert "truncated to 64 tokens" in mezzo(*given, "--output", out).stderr
     assert json.loads((out / "run.json").read_text())["settings"]["max-length"] == "64"
     mezzo("train", "--config", out / "run.json", "--output", tmp_path / "again")
     assert sha(tmp_path / "again") == sha(out)

@@ -218,7 +218,7 @@ def test_a_folder_that_is_no_checkpoint_is_answered_with_the_newest(data, cut, f
 def test_a_step_that_the_run_does_not_have_is_not_believed(data, cut):
     change_state(cut / "checkpoints/step-4", lambda state: state.update(step=10**6))
     (cut / "checkpoints/step-4").rename(cut / "checkpoints/step-1000000")
-    assert "the checkpoint to resume from is of step 1000000, the run has " in refused(flags(data, cut, "--resume", "auto"), cut)
+    assert "the checkpoint to resume from has step 1000000, but the run has only " in refused(flags(data, cut, "--resume", "auto"), cut)
 
 
 @pytest.mark.parametrize("value", ["0", "-8", "8 texts", "9" * 30])
@@ -315,7 +315,7 @@ def test_fewer_steps_or_less_patience_end_a_run_well(data, tmp_path):
         trained(flags(data, out, "--resume", "auto", *more))
         assert f"already finished after {of}: " in trained(flags(data, out, "--resume", "auto", "--max-steps", 2)).stderr
     said = refused(flags(data, tmp_path / "paused", "--resume", "auto", "--max-steps", 2), tmp_path / "paused")
-    assert "the checkpoint to resume from is of step 3, the run has 2; resume from another" in said
+    assert "the checkpoint to resume from has step 3, but the run has only 2; resume from another checkpoint" in said
 
 
 @pytest.mark.parametrize("more, difference", [

@@ -112,7 +112,7 @@ def test_a_mistaken_word_is_shown_among_its_neighbours(data, tmp_path):
 def test_notes_tell_of_cut_texts_and_of_the_data(data, tmp_path):
     page = report_of(data, tmp_path / "run", "--max-length", 4, "--dev", data / "train.jsonl")
     notes = re.search(r"<h2>Notes</h2>.*?</section>", page, re.S)[0]
-    assert "cut to 4 tokens" in notes and "24 training, 24 dev and 0 test texts" in notes
+    assert "truncated to 4 tokens" in notes and "24 training, 24 dev and 0 test texts" in notes
     assert "<li>the dev texts are the training file" in re.search(r'<b class="bad">Warnings</b>.*?</div>', page, re.S)[0]
 
 

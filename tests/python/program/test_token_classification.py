@@ -301,7 +301,7 @@ def test_a_trained_head_keeps_its_labels(trained, tmp_path):
     assert done.returncode == 1 and "new.jsonl:1: row 1: unknown label 'I-ORG'" in done.stderr
     for more in (["--top-k", 1], ["--min-score", 0.5]):
         done = run(["predict", "--model", path / "out", "--text", "a", *more])
-        assert done.returncode == 1 and "--min-score and --top-k are of labels of texts" in done.stderr
+        assert done.returncode == 1 and "--min-score and --top-k are for labels of texts" in done.stderr
 
 
 def test_labels_that_tell_no_entities_have_a_report_of_words(folder, tmp_path):

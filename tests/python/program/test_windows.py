@@ -129,7 +129,7 @@ def test_a_dry_run_reads_windows(files, rows, tmp_path):
 @pytest.mark.parametrize("more, message", [
     (["--window", "mean", "--stride", "10"], "windows that overlap by 10 tokens hold 10 of a text; pass a stride from 0 to 9"),
     (["--window", "median"], "--window 'median' is not known: none, mean, max"),
-    (["--window", "none", "--stride", "3"], "--stride is of windows; pass --window mean or max, too"),
+    (["--window", "none", "--stride", "3"], "--stride is for windows; pass --window mean or max as well"),
     (["--stride", "-1"], "--stride is -1, expected at least 0"),
 ])
 def test_wrong_settings(more, message, files, tmp_path):

@@ -57,7 +57,7 @@ def test_training_gives_such_a_model_a_head_of_its_own(answerer, data, tmp_path)
     given = flags(data, tmp_path / "out")
     at = given.index("--model-config")
     done = trained([*given[:at], "--model", answerer, *given[at + 4:]])
-    assert f"not in {answerer}, so initialised: classifier.weight, classifier.bias" in done.stderr
+    assert f"missing from {answerer}; initialised at random: classifier.weight, classifier.bias" in done.stderr
     assert json.loads((tmp_path / "out/config.json").read_text())["id2label"] == {"0": "politics", "1": "sport", "2": "weather"}
 
 

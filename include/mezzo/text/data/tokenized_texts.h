@@ -79,7 +79,7 @@ TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
                                 int64_t stride,
                                 const TokenizeOptions& options = {});
 
-/// A note about truncation: "cut to 128 tokens: 2.5 % of all tokens are not read".
+/// A note about truncation: "truncated to 128 tokens: 2.5 % of all tokens are not read".
 /// @param read,  lost  tokens of all texts, including special tokens
 std::string describe_cut(int64_t max_length, int64_t read, int64_t lost);
 
