@@ -37,7 +37,7 @@ struct CheckpointedFunction : torch::autograd::Function<CheckpointedFunction> {
     const auto recipe = c10::static_intrusive_pointer_cast<Recipe>(ctx->saved_data["recipe"].toCapsule());
     const bool create_graph = at::GradMode::is_enabled();
     variable_list tensors = ctx->get_saved_variables();
-    // Cut off from what came before, unless the gradient itself is to be differentiated.
+    // Detached from the graph before, unless the gradient itself is to be differentiated.
     for (size_t i = 0; i < recipe->num_inputs && !create_graph; ++i) {
       tensors[i] = tensors[i].detach().set_requires_grad(tensors[i].requires_grad());
     }

@@ -13,7 +13,7 @@
 namespace mezzo::text {
 namespace {
 
-constexpr int64_t kMaxLayers = 1024;  // some ten times those of the deepest encoders; more would take long to make
+constexpr int64_t kMaxLayers = 1024;  // some ten times the layers of the deepest encoders; more would take long to make
 
 }  // namespace
 

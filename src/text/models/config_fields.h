@@ -32,7 +32,7 @@ class ConfigFields {
   static constexpr int64_t kMaxUnnamedLabels = 65'536;
   static constexpr int64_t kMaxPositions = 131'072;
 
-  // Each leaves `value` as it is where the field is missing or null.
+  // Each leaves `value` as it is if the field is missing or null.
   void read(const char* name, int64_t& value, int64_t minimum, int64_t maximum = kMaxSize) const;
   void read_number(const char* name, double& value, double below) const;
   void read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const;
@@ -53,7 +53,7 @@ class ConfigFields {
   /// A field as it is; nullptr if it is missing or null.
   const nlohmann::json* json(const char* name) const;
   bool is_null(const char* name) const;
-  /// A field that, where it is there, has no other value.
+  /// An optional field that may have no other value.
   void expect(const char* name, const nlohmann::json& value) const;
 
  private:
@@ -65,14 +65,14 @@ class ConfigFields {
 
 /// transformers' class of a family's models for a problem type, for `architectures`:
 /// "BertForSequenceClassification".
-/// @throws c10::ValueError  for a problem type that there is no Task for.
+/// @throws c10::ValueError  for a problem type without a Task.
 std::string architecture(std::string_view family, std::string_view problem_type);
 
 /// problem_type of config.json, null if the architecture tells it.
 nlohmann::ordered_json problem_type_field(std::string_view problem_type);
 
-/// What every family's file ends with: other_token_ids; id2label and label2id, as transformers writes
-/// them, nothing if there are no names.
+/// The last fields of every family's file: other_token_ids; id2label and label2id, as transformers writes them, unless
+/// names are missing.
 void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config);
 
 }  // namespace mezzo::text

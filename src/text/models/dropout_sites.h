@@ -8,9 +8,9 @@
 
 namespace mezzo::text {
 
-/// One for the embeddings, one before the outputs, three a layer, of which the last is within the
-/// feed-forward half where layers begin with their norms; what else a head drops comes behind the
-/// layers, and behind that what each layer drops of relative positions.
+/// One site for the embeddings, one before the outputs, three a layer. The third is within the feed-forward half if
+/// layers begin with their norms. Further sites of a head follow the layers. Then come the layers' sites for relative
+/// positions.
 constexpr uint32_t kEmbeddingSite = 0, kClassifierSite = 1;
 
 enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };

@@ -8,7 +8,7 @@
 namespace mezzo::text {
 namespace {
 
-/// BERT's fields, with the defaults of the small model, and rows of embeddings of a width of their own.
+/// BERT's fields, with the defaults of the small model, and a separate width for embeddings.
 struct ElectraConfig : BertConfig {
   ElectraConfig() {
     hidden_size = 256;

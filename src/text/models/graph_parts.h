@@ -11,7 +11,7 @@
 /// What models are made of, as parts of an ONNX graph on padded batches: B texts of S tokens, H hidden size.
 namespace mezzo::text {
 
-/// The texts that a graph reads, and what all layers make of them.
+/// The inputs of a graph, and the values that all layers share.
 struct GraphTexts {
   onnx::Graph& graph;
   onnx::Value input_ids;       ///< [B, S] int64
@@ -27,7 +27,7 @@ onnx::Value graph_layer_norm(onnx::Graph& graph, const LayerNorm& norm, const on
 onnx::Value graph_activation(onnx::Graph& graph, encoder::Activation activation, const onnx::Value& x);
 
 /// Which keys each query sees: bool [B, 1, 1 or S, S].
-/// @param window  a token sees so many to either side; nullopt: all.
+/// @param window  the number of tokens to either side that a token sees; nullopt: all.
 onnx::Value graph_seen_keys(const GraphTexts& texts, std::optional<int64_t> window);
 
 /// [B, S, H] as [B, heads, S, head size].

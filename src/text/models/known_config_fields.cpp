@@ -13,7 +13,7 @@ constexpr KnownField kOfAll[] = {
     {"add_cross_attention", kOnly, "[false]"},
     {"architectures", kRead},
     {"attn_implementation", kNoEffect},
-    {"auto_map", kNoEffect},  // transformers has code of its own for these models
+    {"auto_map", kNoEffect},  // transformers has built-in code for these models
     {"bos_token_id", kNoEffect},
     {"chunk_size_feed_forward", kNoEffect},
     {"cls_token_id", kNoEffect},

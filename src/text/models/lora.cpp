@@ -45,7 +45,7 @@ std::string name_in_layer(const std::string& name) {
   return name.substr(name.find('.', digit - name.begin()) + 1);
 }
 
-/// @throws c10::ValueError  for a target that is no layer
+/// @throws c10::ValueError  for a target that names no layer
 std::vector<std::pair<std::string, std::shared_ptr<Dense>>> targets_of(const ModelForTask& model,
                                                                        const std::string& target_modules) {
   const auto layers = layers_of(model);
@@ -68,7 +68,7 @@ std::vector<std::pair<std::string, std::shared_ptr<Dense>>> targets_of(const Mod
   return found;
 }
 
-/// What PEFT calls the part of a model that a parameter is of, where it is trained as a whole: "classifier".
+/// PEFT's name for the part of a model that holds a parameter and is trained as a whole: "classifier".
 std::string part_to_save(const ModelForTask& model, std::string_view parameter) {
   const auto inside = model.name_in_encoder(parameter);
   const std::string_view name = inside.empty() ? parameter : inside;
@@ -89,7 +89,7 @@ void add_lora(ModelForTask& model,
     const bool is_trained =
         model.name_in_encoder(item.key()).empty() || std::ranges::find(also, item.key()) != also.end();
     if (is_trained) {
-      item.value().set_data(item.value().clone());  // of its own memory, not a file's
+      item.value().set_data(item.value().clone());  // in separate memory, not a file's
     }
     item.value().requires_grad_(is_trained);
   }

@@ -12,7 +12,7 @@
 namespace mezzo::text {
 
 std::map<std::string, std::string> ModelConfig::values() const {
-  // Initial weights have been drawn when a run goes on. Labels and the task have a place of their own in its identity.
+  // Initial weights have been drawn when a run goes on. Labels and the task have separate fields in its identity.
   constexpr std::string_view kOthers[] = {
       "architectures",     "dtype",        "id2label",     "initializer_cutoff_factor",
       "initializer_range", "label2id",     "problem_type", "sinusoidal_pos_embds",

@@ -114,7 +114,7 @@ class ModernBertLayer : public torch::nn::Module {
         attention_dropout_(config.attention_dropout),
         mlp_dropout_(config.mlp_dropout) {}
 
-  /// @param attention  what the model knows of it
+  /// @param attention  options that the model knows
   /// @return [B, H] with only_first_queries, else [T, H]
   at::Tensor forward(const at::Tensor& x,
                      const SequenceLayoutPtr& layout,
@@ -257,10 +257,10 @@ class ModernBertModel : public Encoder {
                inner = static_cast<double>(config_.intermediate_size);
     const auto heads = static_cast<double>(config_.num_attention_heads);
     const double width = precision == Precision::kFloat32 ? 4 : 2;
-    // A layer: the float32 inputs of its halves; query, key, value and context; the rows of what is
-    // activated and of its gate; and of each head the logarithm of its softmax's sum.
+    // A layer: the float32 inputs of its halves; query, key, value and context; the rows before activation and of their
+    // gate. Also, of each head, the logarithm of its softmax's sum.
     const double layer = 8 * hidden + width * (4 * hidden + 2 * inner) + 4 * heads;
-    // Words, normalised; and what the last layer, or the mean, keeps of all rows.
+    // Words, normalised; and the values of all rows that the last layer, or the mean, keeps.
     const double embeddings = 8 * hidden + (config_.classifier_pooling == "mean" ? layer : (4 + 2 * width) * hidden);
     // Gradients of the layer's output and input; the normalised rows, the product's input and its
     // gradient; gradients of the inner rows, and the activated ones.
@@ -336,7 +336,7 @@ class ModernBertForTask : public ModelForTask {
   const Encoder& encoder() const override { return *model_; }
 
  protected:
-  /// Normal distributions, cut off, narrower for what is added to the residual rows.
+  /// Truncated normal distributions, narrower for layers whose outputs are added to the residual rows.
   void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) override {
     if (is_lora(name)) return ModelForTask::init_parameter(name, parameter, generator);
     if (name.ends_with("bias") || parameter.dim() == 1) {

@@ -11,7 +11,7 @@
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/version.h"
 
-// Numbers of fields and of types are those of onnx.proto, IR version 8.
+// Numbers of fields and of types come from onnx.proto, IR version 8.
 
 namespace mezzo::text::onnx {
 namespace {

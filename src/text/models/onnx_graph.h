@@ -20,7 +20,7 @@ constexpr int64_t kOpset = 17;
 
 /// A value of a graph, by its name.
 using Value = std::string;
-/// A dimension: its size, or where that is known only when the graph runs, its name.
+/// A dimension: its size, or its name if the size is known only when the graph runs.
 struct Dim {
   int64_t size = 0;
   std::string name = {};
@@ -45,7 +45,7 @@ class Graph {
   Value input(std::string name, const std::vector<Dim>& dims);  ///< int64
   void output(std::string name, const Value& value, const std::vector<Dim>& dims);
 
-  /// A constant tensor, of the graph's dtype where it is floating-point. It is read when the graph is saved.
+  /// A constant tensor, converted to the graph's dtype if it is floating-point. It is read when the graph is saved.
   Value constant(const at::Tensor& tensor);
   Value constant(const std::vector<int64_t>& values);  ///< [values]
   Value constant(double value);                        ///< 0-dim, of the graph's dtype
@@ -61,7 +61,7 @@ class Graph {
   Value transpose(const Value& x, const std::vector<int64_t>& order) {
     return node("Transpose", {x}, {{"perm", order}});
   }
-  /// @param sizes  0 keeps a dimension, -1 is what is left.
+  /// @param sizes  0 keeps a dimension, -1 takes the rest.
   Value reshape(const Value& x, const std::vector<int64_t>& sizes) { return node("Reshape", {x, constant(sizes)}); }
   Value unsqueeze(const Value& x, const std::vector<int64_t>& dims) { return node("Unsqueeze", {x, constant(dims)}); }
   Value gather(const Value& x, const Value& indices, int64_t dim) {
@@ -70,7 +70,7 @@ class Graph {
   Value cast(const Value& x, at::ScalarType dtype);
 
   /// Writes the model. Atomic: the file is complete or untouched.
-  /// @param metadata  pairs of texts for whoever loads it.
+  /// @param metadata  pairs of texts for the program that loads it.
   /// @throws c10::ValueError  for weights beyond float16, a model of more than protobuf's 2 GiB, or a file that cannot
   /// be
   ///   written.
@@ -87,7 +87,7 @@ class Graph {
   at::ScalarType dtype_;
   std::map<const void*, std::string> names_;
   std::vector<Constant> constants_;
-  std::map<std::string, Value> known_;  // constants, by what they hold
+  std::map<std::string, Value> known_;  // constants, by their contents
   ProtobufWriter nodes_, inputs_, outputs_;
   int64_t num_nodes_ = 0;
 };

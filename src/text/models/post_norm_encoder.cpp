@@ -85,7 +85,7 @@ RowBytes PostNormEncoder::row_bytes(Precision precision, int64_t longest) const 
   const bool is_float = precision == Precision::kFloat32;
   const double product = is_float ? 4 : 2;  // of an element
   RowBytes bytes;
-  // The norm's rows, and what is projected before or behind it.
+  // The norm's rows, and the input of a projection before or after it.
   bytes.embeddings =
       4 * (projected > 0 ? projected : embedding) + (projected > 0 || embeddings_project_ ? product * embedding : 0);
   // Its input, queries, keys, values and context; the first norm, and its output; the inner
@@ -99,7 +99,7 @@ RowBytes PostNormEncoder::row_bytes(Precision precision, int64_t longest) const 
     const auto positions = static_cast<double>(relative_->count(longest));
     const auto& relative = options_.layer.relative;
     const double terms = (relative.has_key_term ? 1 : 0) + (relative.has_query_term ? 1 : 0);
-    // What is projected, in half precision once for each term and those rows alone, and what comes of it.
+    // The projections' inputs and outputs. In half precision there is one input for each term, of those rows alone.
     const auto table = static_cast<double>(2 * options_.relative.span);
     bytes.tables = hidden * (is_float ? 4 * (table + positions * terms) : 4 * positions * terms);
     const at::Device device = embeddings_->parameters().front().device();

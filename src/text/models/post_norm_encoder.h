@@ -18,14 +18,14 @@ struct PostNormEncoderOptions {
   TokenEmbeddingsOptions embeddings;
   PostNormLayerOptions layer;
   int64_t num_layers = 0;
-  std::string_view relative_path = {};  ///< of what is learnt of distances, in the encoder: "encoder"
+  std::string_view relative_path = {};  ///< path of relative embeddings in the encoder: "encoder"
   RelativeEmbeddingsOptions relative = {};
   /// tanh(linear(row)) of each text's first row, unless the model is for tokens.
   bool has_pooler = false;
 };
 
-/// Embeddings and post-norm layers, as BERT and its line have them; between the two a linear layer,
-/// `embeddings_project`, where rows of embeddings come narrower or wider than those of layers.
+/// Embeddings and post-norm layers, as in BERT and its relatives. A linear layer between them, `embeddings_project`, is
+/// there if the embeddings and the layers differ in width.
 class PostNormEncoder : public Encoder {
  public:
   explicit PostNormEncoder(const PostNormEncoderOptions& options);

@@ -85,7 +85,7 @@ onnx::Value PostNormLayer::add_to(const GraphTexts& texts, const onnx::Value& x,
   return graph_layer_norm(graph, *output_norm_, graph.add(attended, graph_linear(graph, *output_, inner)));
 }
 
-/// Of queries and keys, and of what is learnt of their distances: [B, heads, S, S].
+/// Of queries and keys, and of learned relative positions: [B, heads, S, S].
 onnx::Value PostNormLayer::scores_in(onnx::Graph& graph, const onnx::Value& x, const LayerGraph& shared) const {
   const int64_t heads = options_.num_heads, head_size = options_.hidden_size / heads;
   const int terms = 1 + (position_key_ ? 1 : 0) + (position_query_ ? 1 : 0);
@@ -142,8 +142,8 @@ at::Tensor PostNormLayers::forward(at::Tensor x,
       const ModuleScope scope(path, number);
       RelativeRows dropped = needed;
       if (inputs.size() > 1) {
-        // A tensor of the layer's own, so that its gradients are summed before other layers' join them, as they are
-        // where the layer is computed again. All rows: a row's mask must not follow from what other texts need.
+        // A separate tensor for the layer, so that its gradients are summed before other layers' join them, as when the
+        // layer is computed again. All rows: a row's mask must not follow from what other texts need.
         dropped.embeddings = encoder::dropout(inputs[1].alias(), site);
       }
       return layer->forward(inputs[0], layout, random, number, only_first_rows, dropped);

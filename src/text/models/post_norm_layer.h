@@ -20,7 +20,7 @@ namespace mezzo::text {
 /// Where a family keeps the modules of a layer, by its names for them.
 struct PostNormLayerNames {
   std::string_view query, key, value, attention_output, attention_norm, intermediate, output, output_norm;
-  std::string_view position_key = {}, position_query = {};  ///< where relative positions have projections of their own
+  std::string_view position_key = {}, position_query = {};  ///< if relative positions have separate projections
 };
 
 constexpr PostNormLayerNames kBertLayerNames{.query = "attention.self.query",
@@ -63,7 +63,7 @@ class PostNormLayer : public torch::nn::Module, public SharesInput {
 
   /// @param layer  its number, for dropout
   /// @param only_first_rows  whether no row but each sequence's first is needed
-  /// @param relative  where it has terms for them, with dropout
+  /// @param relative  with dropout, if the layer has terms for relative positions
   /// @return [B, H] with `only_first_rows`, else [T, H]
   at::Tensor forward(const at::Tensor& x,
                      const encoder::SequenceLayoutPtr& layout,

@@ -9,7 +9,8 @@ namespace mezzo::text {
 struct ProblemType {
   std::string_view name;
   std::string_view architecture;  ///< what ends the name of transformers' class: "Bert" + this
-  bool is_in_config = true;       ///< whether config.json has it as problem_type, which tells those of texts apart
+  bool is_in_config = true;       ///< whether config.json has it as problem_type, which distinguishes the problem types
+                                  ///< of texts
 };
 
 /// Those that there is a Task for, which make_task() makes.
@@ -18,7 +19,7 @@ constexpr std::array<ProblemType, 4> kProblemTypes = {{{"single_label_classifica
                                                        {"regression", "ForSequenceClassification"},
                                                        {"token_classification", "ForTokenClassification", false}}};
 
-/// @param of_config  leaves out those that config.json has not.
+/// @param of_config  leaves out types that config.json does not have.
 inline std::vector<std::string_view> problem_type_names(bool of_config = false) {
   std::vector<std::string_view> names;
   for (const ProblemType& type : kProblemTypes) {

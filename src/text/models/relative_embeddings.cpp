@@ -9,7 +9,7 @@ std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t
   const auto distances = at::arange(1 - max_tokens, max_tokens, at::kLong);
   auto places = distances;
   if (buckets > 0) {
-    // In float32, as the models' own code has it: a bucket's border is where that rounds to.
+    // In float32, as in the models' own code: float32 rounding decides a bucket's border.
     const int64_t middle = buckets / 2;
     const auto far = distances.abs().clamp_min(middle);
     const auto whole =

@@ -30,7 +30,7 @@ std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t
 /// What the texts of a batch need of them.
 struct RelativeRows {
   at::Tensor embeddings = {};    ///< all, [2 * span, H]; undefined if there are none
-  int64_t first = 0, count = 0;  ///< rows of them that the texts can tell apart
+  int64_t first = 0, count = 0;  ///< rows of them that the texts need
   at::Tensor rows = {};          ///< int64, from `first` on: encoder::RelativePositions::rows
 };
 
@@ -42,7 +42,7 @@ class RelativeEmbeddings {
                      const RelativeEmbeddingsOptions& options,
                      int64_t hidden_size);
 
-  /// How many of the table's rows they tell apart.
+  /// How many of the table's rows texts of that length need.
   int64_t count(int64_t longest) const;
 
   /// @param longest  tokens of the longest text

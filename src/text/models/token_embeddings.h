@@ -18,8 +18,8 @@ struct TokenEmbeddingsOptions {
   int64_t num_positions = 0;    ///< 0: the family has none, or only relative ones
   int64_t num_token_types = 0;  ///< 0: the family has none
   int64_t pad_token_id = 0;
-  /// As RoBERTa counts: a pad token stands at position `pad_token_id`, any other at one more than
-  /// the last, from there on; so the table has pad_token_id + 1 positions that no text needs.
+  /// As RoBERTa counts: a pad token has position `pad_token_id`, and other tokens count up from pad_token_id + 1. So
+  /// the table has pad_token_id + 1 positions that no text needs.
   bool positions_skip_padding = false;
   double norm_eps = 0;
   double dropout = 0;
