@@ -179,7 +179,7 @@ std::vector<ComparedValues> outcomes(std::span<const ComparedRun> runs) {
 
 namespace {
 
-/// Columns as wide as what stands in them.
+/// Columns as wide as their contents.
 std::string table(std::span<const ComparedRun> runs, const std::string& heading, std::vector<ComparedValues> rows) {
   ComparedValues head{heading, {}};
   for (const ComparedRun& run : runs) head.values.push_back(run.name);

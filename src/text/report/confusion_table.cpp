@@ -80,7 +80,7 @@ std::string render_matrix(const Counts& counts, const std::vector<std::string>& 
   return out + "<td></td><td></td></tr></tbody></table>";
 }
 
-/// Of one label; what is divided by 0 is 0, as scikit-learn has it.
+/// Of one label; a division by 0 gives 0, as in scikit-learn.
 struct LabelQuality {
   size_t label;
   int64_t support, predicted, right;

@@ -18,8 +18,8 @@ using Diagnoses = std::vector<DiagnoseRecord>;
 
 constexpr size_t kMostFindings = 100;
 constexpr int kMostDoublings = 24;
-constexpr int kLeastHalf = -25;    // what is below 2^-25 becomes 0 in float16
-constexpr int kGreatestHalf = 16;  // what is 2^16 or more becomes inf
+constexpr int kLeastHalf = -25;    // smaller values become 0 in float16: below 2^-25
+constexpr int kGreatestHalf = 16;  // 2^16 and larger values become inf
 
 const DiagnoseRecord* last_gradients(const Diagnoses& diagnoses) {
   const auto found =

@@ -7,9 +7,8 @@
 
 namespace mezzo::text {
 
-/// The part of the report that shows what `--diagnose` found: how gradients are spread over
-/// the powers of two, what float16 would lose of them, and which steps were skipped for
-/// what. Empty without records.
+/// The part of the report that shows the findings of `--diagnose`. It shows the exponents of the gradients, the values
+/// that float16 would lose, and the reason for each skipped step. Empty without records.
 std::string render_diagnoses(const std::vector<DiagnoseRecord>& diagnoses);
 
 }  // namespace mezzo::text

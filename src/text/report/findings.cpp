@@ -16,8 +16,7 @@ Finding::Finding(DiagnoseRecord record)
     : first(std::move(record)), last_step(first.step), last_scale(first.loss_scale) {}
 
 bool Finding::take_in(const DiagnoseRecord& next) {
-  // Which gradients overflow, and by how much, changes from step to step;
-  // where that began hardly does.
+  // Which gradients overflow, and by how much, changes from step to step; the first op to overflow hardly changes.
   const bool is_alike = next.kind == first.kind && next.step == last_step + 1 &&
                         (next.kind != "first_op" || first_line(next.text) == first_line(first.text));
   if (is_alike) {

@@ -7,7 +7,7 @@
 
 namespace mezzo::text {
 
-/// What was found at a step, and found alike at the steps right after it.
+/// A finding at a step that repeats at the steps right after it.
 struct Finding {
   DiagnoseRecord first;
   int64_t last_step;
@@ -19,7 +19,7 @@ struct Finding {
   bool take_in(const DiagnoseRecord& next);
 };
 
-/// All but those of kind "gradients".
+/// All except kind "gradients".
 std::vector<Finding> findings_of(const std::vector<DiagnoseRecord>& diagnoses);
 
 }  // namespace mezzo::text

@@ -6,15 +6,14 @@
 
 namespace mezzo::text {
 
-/// `text` for use between tags and in quoted attributes, of HTML and of XML (SVG): markup is
-/// escaped, characters that XML has no place for are left out, invalid UTF-8 becomes U+FFFD.
-/// Line feeds and tabs stay.
+/// Escapes `text` for use between tags and in quoted attributes, of HTML and of XML (SVG). Characters that XML forbids
+/// are left out, and invalid UTF-8 becomes U+FFFD. Line feeds and tabs stay.
 std::string escape_html(std::string_view text);
 /// Also keeps each flag, such as --learning-rate, on one line.
 std::string escape_with_flags(std::string_view text);
 
-/// The opening tag of what may be wider than the page, which then moves by itself, with the keyboard too.
-/// @param name  what it holds, plain text, for who does not see it
+/// The opening tag of a region that scrolls by itself, also with the keyboard, if it is wider than the page.
+/// @param name  the contents, plain text, for screen readers
 /// @param classes  in whose style it is
 std::string scroll_region(std::string_view name, std::string_view classes = "card scroll");
 

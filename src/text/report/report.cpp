@@ -101,7 +101,7 @@ const EvalRecord* best_eval(const ReportInput& input) {
   return found == input.evals.rend() ? nullptr : &*found;
 }
 
-/// The metric that the best model was chosen by, and those of the same unit.
+/// The metric that the best model was chosen by, and other metrics of the same unit.
 Chart metric_chart(const ReportInput& input) {
   const MetricInfo& first = input.metrics.front();
   const double unit = first.is_share ? 100 : 1;
@@ -411,7 +411,7 @@ std::string render_evaluations(const ReportInput& input) {
   return section("Evaluations", out + "</tbody></table></div>");
 }
 
-/// Accuracy over confidence, beside what it would be if one told the other.
+/// Accuracy over confidence, beside the line of perfect calibration.
 Chart calibration_chart(const std::vector<CalibrationBin>& bins) {
   Chart chart =
       single_chart("Accuracy by confidence", "%",

@@ -14,7 +14,7 @@
 namespace mezzo::text {
 namespace {
 
-/// As numpy.quantile has it, of those that are finite; NaN where none is.
+/// As numpy.quantile, over the finite values; NaN if there are none.
 double quantile(std::vector<double> values, double share) {
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();

@@ -234,7 +234,7 @@ void read_member(const Place& place, const Json& object, const char* key, std::o
   }
 }
 
-/// Every number that is no other member of an evaluation.
+/// Every number of an evaluation except its other members.
 void read_member(const Place& place, const Json& object, const char*, Metrics& metrics) {
   constexpr std::array<std::string_view, 7> kOthers = {
       "event", "step", "split", "final", "loss", "seconds", "majority_baseline"};

@@ -37,7 +37,7 @@ struct Mean {
 struct Ends {
   explicit Ends(std::span<const double> losses)
       : steps(std::max(kWindow, losses.size() / 10)), start(losses.first(steps)), end(losses.last(steps)) {}
-  /// Beyond what the spread of the steps' losses explains.
+  /// More than the spread of the steps' losses explains.
   bool differ() const {
     return std::abs(end.value - start.value) > kStandardErrors * std::sqrt(start.squared_error + end.squared_error);
   }

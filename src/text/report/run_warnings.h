@@ -21,7 +21,7 @@ class RunWarnings {
   std::vector<WarningRecord> end(std::optional<int64_t> best_step) const;
 
  private:
-  std::vector<double> losses_;      // those that are finite
+  std::vector<double> losses_;      // finite losses only
   std::vector<EvalRecord> evals_;   // on dev, before the final one
   std::optional<EvalRecord> kept_;  // the final one, with the thresholds of the kept model
   bool has_diverged_ = false;

@@ -12,9 +12,9 @@
 #include "text/io/append_file.h"
 #include "text/io/protobuf.h"
 
-// The file is a row of TFRecords, each an Event message (tensorboard/compat/proto/event.proto) in
-// protobuf's wire format: length (8 bytes), masked CRC-32C of the length (4), the message, masked
-// CRC-32C of the message (4), little-endian.
+// The file is a row of TFRecords, each an Event message (tensorboard/compat/proto/event.proto) in protobuf's wire
+// format. A record is length (8 bytes), masked CRC-32C of the length (4), the message, masked CRC-32C of the message
+// (4), little-endian.
 
 namespace mezzo::text {
 namespace {
