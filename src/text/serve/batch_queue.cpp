@@ -157,8 +157,8 @@ void BatchQueue::answer_those_over(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-/// Texts of the model whose turn it is. Each of its requests gets its share of the batch first, in their order; then,
-/// from the first on, what room there is left.
+/// Texts of the model whose turn it is. Each of its requests gets its share of the batch first, in their order; then
+/// they fill the rest, from the first on.
 std::vector<BatchQueue::Part> BatchQueue::next_batch() {
   const auto runner = waiting_.front()->request.runner;
   std::vector<std::shared_ptr<Waiting>> requests;

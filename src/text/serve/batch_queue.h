@@ -24,7 +24,7 @@ class BatchRunner {
   virtual ~BatchRunner() = default;
   /// As Classifier::outputs(). Called by one thread.
   virtual at::Tensor run(const TokenizedTexts& texts) = 0;
-  /// Tokens of a batch beyond which a larger one is no faster.
+  /// Batches with more tokens run no faster.
   virtual int64_t tokens_of_batch() const = 0;
 };
 
@@ -33,8 +33,8 @@ struct DeadlineError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Requests that wait, and the thread that runs their texts, packed into batches across requests: while a batch runs,
-/// the next one comes together, so nobody waits for a batch to fill. Of a request with many texts each batch takes a
+/// Waiting requests, and the thread that runs their texts, packed into batches across requests. While a batch runs, the
+/// next one is collected, so no request waits for a batch to fill. Of a request with many texts each batch takes a
 /// share while others wait, so that short requests pass long ones.
 ///
 /// All members may be called from any thread.
@@ -70,7 +70,7 @@ class BatchQueue {
 
   /// Whether this number of texts fits now.
   bool has_room(int64_t count) const;
-  /// Whether there was room for it; otherwise it is dropped, and `done` not called.
+  /// Whether the queue took it; otherwise it is dropped, and `done` not called.
   bool submit(Request request);
   Counts counts() const;
 

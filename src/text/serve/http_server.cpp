@@ -143,7 +143,8 @@ struct HttpServer::State {
 
 /// The headers have come.
 MHD_Result HttpServer::State::begin(MHD_Connection* connection, const char* url, const char* method, void** context) {
-  constexpr unsigned long long kDroppedBytes = 16;  // times what is kept, at most, of a body that is refused
+  constexpr unsigned long long kDroppedBytes = 16;  // refused bodies up to this many times the limit are read and
+                                                    // dropped
   auto exchange = std::make_unique<Exchange>(
       Exchange{.request = {.method = method,
                            .path = url,
@@ -245,7 +246,7 @@ MHD_Result HttpServer::State::handle(MHD_Connection* connection, Exchange& excha
   return MHD_YES;
 }
 
-/// Whether there is room for an answer until its client has taken it.
+/// Whether an answer fits into the memory for answers until its client has taken it.
 bool HttpServer::State::hold_answer(Exchange& exchange, size_t bytes) {
   constexpr size_t kSmall = size_t{64} << 10;  // of which all connections together have few
   const std::lock_guard lock(mutex);
@@ -257,7 +258,7 @@ bool HttpServer::State::hold_answer(Exchange& exchange, size_t bytes) {
 }
 
 MHD_Result HttpServer::State::answer(MHD_Connection* connection, const HttpResponse& response) {
-  // The library does not write to what it copies.
+  // The library does not write to memory that it copies.
   auto* const made = MHD_create_response_from_buffer(response.body.size(), const_cast<char*>(response.body.data()),
                                                      MHD_RESPMEM_MUST_COPY);
   if (made == nullptr) return MHD_NO;
@@ -374,7 +375,7 @@ void HttpServer::stop(std::chrono::milliseconds patience) {
   if (state_->daemon == nullptr) return;
   const auto listening = MHD_quiesce_daemon(state_->daemon);
   if (listening != MHD_INVALID_SOCKET) {
-    ::shutdown(listening, SHUT_RDWR);  // whoever connects now is refused
+    ::shutdown(listening, SHUT_RDWR);  // new connections are refused
   }
   {
     std::unique_lock lock(state_->mutex);

@@ -20,7 +20,7 @@ struct HttpRequest {
   std::string authorization;     ///< likewise
   std::string host;              ///< likewise
   std::string origin;            ///< likewise
-  std::string fetch_site;        ///< of Sec-Fetch-Site: where the page is from that asks
+  std::string fetch_site;        ///< of Sec-Fetch-Site: the origin of the requesting page
   std::string body;              ///< empty as long as it has not come
 };
 
@@ -42,7 +42,7 @@ class HttpServer {
     size_t max_answer_bytes = size_t{256} << 20;  ///< of all answers together that clients have not taken yet
     std::chrono::seconds idle{10};                ///< after which a silent connection is closed
     std::chrono::seconds patience{30};            ///< for a body to come whole
-    /// Called where no more connections can be taken, once a minute at most.
+    /// Called if connections are refused because all are taken, once a minute at most.
     std::function<void(unsigned connections)> on_full = [](unsigned) {};
   };
 

@@ -19,8 +19,8 @@ struct PredictRequest {
   bool logits = false;
 };
 
-/// Reads the body of a request: an object with `text`, or with `texts`, and what else docs/serving.md says.
-/// @throws c10::ValueError  that says what is wrong with it.
+/// Reads the body of a request: an object with `text` or `texts`, and the fields in docs/serving.md.
+/// @throws c10::ValueError  that describes the error.
 PredictRequest parse_predict_request(std::string_view body);
 
 }  // namespace mezzo::text

@@ -27,8 +27,8 @@ class AllowedHosts {
   std::vector<std::string> names_;
 };
 
-/// Whether a browser sends this for a page of another origin. By Sec-Fetch-Site, or by Origin and Host where that is
-/// missing.
+/// Whether a browser sends this for a page of another origin. By Sec-Fetch-Site, or by Origin and Host if that header
+/// is missing.
 /// @see net/http.CrossOriginProtection of Go
 bool is_from_another_site(const HttpRequest& request);
 
