@@ -24,10 +24,10 @@ bool is_entity_label(std::string_view label);
 /// Whether all are O, or B-, I-, E- or S- and a type, and one at least is not O.
 bool are_entity_labels(std::span<const std::string> names);
 
-/// The entities of a text. One goes on with I- and E- of its type alone; where these follow nothing that they go on
-/// with, they begin one.
+/// The entities of a text. An entity goes on with I- and E- of its type alone; if these follow no such entity, they
+/// begin a new one.
 /// @param labels  of its words, as are_entity_labels(); empty ones are O.
-/// @see get_entities of seqeval (Python), whose rules are those of CoNLL-2000's conlleval
+/// @see get_entities of seqeval (Python), which follows the rules of CoNLL-2000's conlleval
 std::vector<Entity> entities_of(std::span<const std::string_view> labels);
 
 /// How well entities are found, by type: one is right where its type, begin and end are.

@@ -42,7 +42,7 @@ double sum_as_numpy(std::span<const double> values) {
   return sum;
 }
 
-/// The average of one score over the classes, each weighted by `weight(class)`; 0 where no class weighs anything.
+/// The average of one score over the classes, each weighted by `weight(class)`; 0 if all weights are 0.
 template <class Weight>
 double average(const std::vector<ClassScores>& classes, double ClassScores::* score, Weight&& weight) {
   std::vector<double> weighted, weights;
@@ -92,8 +92,7 @@ ClassificationReport report_of(const std::vector<LabelCounts>& counts, std::vect
   return report;
 }
 
-/// A name in one cell of a table: of one line, and cut where it would push
-/// all columns off the screen.
+/// A name in one cell of a table: one line, truncated if it would push all columns off the screen.
 std::string as_cell(std::string_view name) {
   constexpr size_t kMostColumns = 40;
   std::string cell = printable(name);
@@ -142,7 +141,7 @@ ClassificationReport classification_report(std::span<const int64_t> y_true,
     right += is_right;
     if (has_matrix) ++confusion[y_true[i]][y_pred[i]];
   }
-  size_t present = 0;  // scikit-learn's labels are those of y_true and y_pred
+  size_t present = 0;  // as in scikit-learn, only labels in y_true or y_pred
   for (size_t id = 0; id < counts.size(); ++id) {
     if (counts[id].is + counts[id].predicted == 0) continue;
     counts[present] = counts[id];

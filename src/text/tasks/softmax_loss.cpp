@@ -15,7 +15,7 @@
 namespace mezzo::text {
 namespace {
 
-/// -(1 - p)^gamma log(p) of each row, p the probability of its target; 0 where it has none. Of 1 - p the logarithm is
+/// -(1 - p)^gamma log(p) of each row, p the probability of its target; 0 without a target. Of 1 - p the logarithm is
 /// taken from the other labels' outputs, so that neither p near 1 nor a gamma below 1 spoils value or gradient.
 /// @param outputs  [N, labels]
 at::Tensor focal_losses(const at::Tensor& outputs, const at::Tensor& targets, double gamma) {
