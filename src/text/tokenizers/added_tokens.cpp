@@ -17,7 +17,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, const std::
   trie_ = DoubleArrayTrie(std::move(keys));
 }
 
-/// The next place where a pattern may begin. BERT's own all begin with "[", so this is a memchr.
+/// The next possible start of a pattern. BERT's own all begin with "[", so this is a memchr.
 size_t AddedTokenMatcher::find_first(std::string_view text, size_t from) const {
   return first_bytes_.size() == 1 ? text.find(first_bytes_.front(), from) : text.find_first_of(first_bytes_, from);
 }

@@ -19,7 +19,7 @@ namespace mezzo::text {
 /// "added_tokens" in tokenizer.json.
 struct AddedToken {
   std::string content;
-  bool single_word = false;  // found only where no word character touches it
+  bool single_word = false;  // found only if no word character touches it
   bool lstrip = false;       // takes the white space on its left with it
   bool rstrip = false;       // and on its right
   bool normalized = true;    // found in the normalized text
@@ -35,7 +35,7 @@ struct TextSplit {
   int32_t id = -1;
 };
 
-/// Finds added tokens: the leftmost, and of those that start there the longest, without overlap.
+/// Finds added tokens: the leftmost, and of several with one start the longest, without overlap.
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;
@@ -87,7 +87,7 @@ class AddedTokenMatcher {
 };
 
 /// Refuses a token that is none, but somebody's text.
-/// @param where  what the message begins with.
+/// @param where  the beginning of the message.
 /// @throws c10::ValueError
 void check_token_length(const std::string& where, std::string_view token);
 
@@ -98,7 +98,7 @@ AddedToken read_added_token(const JsonField& field, bool special);
 class TokenList {
  public:
   const std::vector<AddedToken>& tokens() const { return tokens_; }
-  /// False, and nothing is added, where a token of that content is there.
+  /// False, and nothing is added, if a token of that content is there.
   bool add_if_new(const AddedToken& token) {
     const bool is_new = places_.emplace(token.content, tokens_.size()).second;
     if (is_new) tokens_.push_back(token);
@@ -119,7 +119,7 @@ class AddedVocabulary {
   AddedVocabulary() = default;
 
   /// @param source      the file of the vocabulary, for messages.
-  /// @param added       in the order of addition; an id is -1 where no file has one.
+  /// @param added       in the order of addition; an id is -1 if no file has one.
   /// @param vocabulary  tokens and ids, ascending by id, not empty; a token that is not among them gets the next id
   ///   behind, as in tokenizers, and is put there.
   /// @param find        the id of a token of the vocabulary, or -1.

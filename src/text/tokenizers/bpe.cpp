@@ -255,7 +255,7 @@ void Bpe::merge_long(std::vector<int32_t>& symbols) const {
   struct Symbol {
     int32_t id;
     int64_t previous, next;  // -1: none
-    uint32_t age = 0;        // counts what it has become, so that a merge planned before is known to be void
+    uint32_t age = 0;        // counts the symbol's changes, which make merges planned before void
     bool gone = false;
   };
   struct Plan {

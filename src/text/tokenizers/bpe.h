@@ -19,7 +19,7 @@ class MergeTable {
  public:
   struct Merge {
     uint32_t rank = UINT32_MAX;  // the order of merging; UINT32_MAX: there is none
-    int32_t id = -1;             // of what they become
+    int32_t id = -1;             // of the merged token
   };
 
   explicit MergeTable(size_t count = 0);
@@ -57,7 +57,7 @@ class WordTable {
   explicit WordTable(size_t count = 0);
 
   void insert(std::string_view word, int32_t id);
-  /// -1 where it is not there.
+  /// -1 if it is not there.
   int32_t find(std::string_view word) const {
     if (word.size() > kMaxBytes) return -1;
     return place(pack(word))->id;
@@ -80,19 +80,19 @@ class WordTable {
   int shift_;
 };
 
-/// Byte-pair encoding: starts with the characters of a word, and joins the two neighbours that the
-/// earliest merge names, until none is left. Ids are those of tokenizers' `BPE`.
+/// Byte-pair encoding: starts with the characters of a word, and joins the two neighbours that the earliest merge
+/// names, until none is left. Ids equal the ids of tokenizers' `BPE`.
 ///
 /// Takes n log n time for a word of n characters. Words that are tokens are looked up whole: what
 /// merging makes of each token is known from the start.
 class Bpe : public TokenModel {
  public:
-  /// Whether the words of a pre-tokenizer ByteLevel may come as the bytes that they stand for. What is written around
-  /// a character, or in place of one, goes by the character.
+  /// Whether the words of a pre-tokenizer ByteLevel may come as the bytes that they stand for. Bytes written around a
+  /// character, or in its place, belong to the character.
   static bool can_read_bytes(const JsonField& model);
 
   /// @param reads_bytes  words are bytes; tokens write them as byte_level.h does.
-  /// @throws c10::ValueError  naming file and key of what is not known, or does not fit.
+  /// @throws c10::ValueError  naming file and key of an unknown or unfit value.
   Bpe(const JsonField& model, bool reads_bytes);
 
   void append_ids(std::string_view word, std::vector<int32_t>& ids) const override;

@@ -10,7 +10,7 @@
 
 namespace mezzo::text {
 
-/// The character that GPT-2 writes for each byte: itself where it is printable, else one from U+0100 on.
+/// The character that GPT-2 writes for each byte: itself if it is printable, else one from U+0100 on.
 inline const std::array<char32_t, 256>& byte_characters() {
   static const std::array<char32_t, 256> kCharacters = [] {
     std::array<char32_t, 256> characters{};

@@ -16,7 +16,7 @@ class Charsmap : public Normalizer {
  public:
   /// @param bytes  the array's size in bytes (little endian), the array, and the replacements,
   ///     each ended by a zero byte.
-  /// @param where  what an error message begins with.
+  /// @param where  the beginning of an error message.
   /// @throws c10::ValueError  if the sizes do not fit, or the replacements are not UTF-8.
   Charsmap(std::string_view bytes, const std::string& where);
 

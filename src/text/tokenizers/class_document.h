@@ -13,7 +13,7 @@
 
 namespace mezzo::text {
 
-/// What a class of transformers has where the files say nothing.
+/// The tokens that a class of transformers has by default.
 struct ClassDefaults {
   std::vector<NamedToken> tokens;
   std::vector<AddedToken> extra;
@@ -35,15 +35,14 @@ struct GivenFiles {
   JsonField normalizer() const { return JsonField(document, source, "")["normalizer"]; }
 };
 
-/// Makes the tokenizer.json of a class of transformers, by the settings of tokenizer_config.json, from what the files
-/// give.
+/// Makes the tokenizer.json of a class of transformers from the given files, by the settings of tokenizer_config.json.
 class ClassDocument {
  public:
   ClassDocument(const std::string& name, const TokenizerConfig& config, std::vector<NamedToken> tokens)
       : name_(name), files_(&config), config_(config.root()), tokens_(std::move(tokens)) {}
 
   /// Of the document that is given counts "model" with vocab and merges, and the charsmap of "normalizer".
-  /// @throws c10::ValueError  naming file and key of what does not fit the class.
+  /// @throws c10::ValueError  naming file and key of a value that does not fit the class.
   nlohmann::json make(GivenFiles& given) const;
 
   /// "post_processor", by the ids that tokens have got.
@@ -66,7 +65,7 @@ class ClassDocument {
   std::vector<NamedToken> tokens_;
 };
 
-/// "post_processor" where the settings say whether texts begin with a bos_token and end with an eos_token:
+/// "post_processor" for settings that say whether texts begin with a bos_token and end with an eos_token:
 /// "add_bos_token", "add_eos_token".
 nlohmann::json post_processor_of_settings(const JsonField& config,
                                           const std::vector<NamedToken>& tokens,

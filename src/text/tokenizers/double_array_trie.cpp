@@ -59,7 +59,7 @@ DoubleArrayTrie::DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t
 /// A base at which the places of all children are free: their bytes ascend as unsigned numbers.
 int32_t DoubleArrayTrie::find_base(std::string_view bytes) {
   const auto byte = [](char c) { return static_cast<int32_t>(static_cast<unsigned char>(c)); };
-  // An only child fits anywhere. Others are not tried again where they were tried in vain.
+  // An only child fits anywhere. Places that did not fit the others before are not tried again.
   int32_t first = bytes.size() == 1 ? nodes_[kRing].base : next_try_;
   for (int tries = 0; first != kRing && !fits(first - byte(bytes[0]), bytes); first = nodes_[first].base) {
     if (++tries == kPatience) {
@@ -83,7 +83,7 @@ bool DoubleArrayTrie::fits(int32_t base, std::string_view bytes) {
   return true;
 }
 
-/// Makes the places up to `new_end` free ones, where they are not there yet.
+/// Adds free places up to `new_end`, if they do not exist yet.
 void DoubleArrayTrie::extend(int32_t new_end) {
   TORCH_CHECK_VALUE(new_end <= kMaxNodes, "DoubleArrayTrie: the vocabulary is too large");
   for (int32_t place = end(); place < new_end; ++place) {

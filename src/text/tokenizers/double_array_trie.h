@@ -8,10 +8,10 @@
 
 namespace mezzo::text {
 
-/// Strings with ids, walked a byte at a time. Node 0 is the root; -1 means there is no such node.
+/// Strings with ids, walked a byte at a time. Node 0 is the root; -1 means that the node does not exist.
 ///
-/// A double array (Aoe, 1989): the child of node n for byte b lies at base(n) + b and names n as
-/// its parent, so a step is one addition and one comparison.
+/// A double array (Aoe, 1989): the child of node n for byte b lies at base(n) + b and names n as its parent. So a step
+/// is one addition and one comparison.
 class DoubleArrayTrie {
  public:
   DoubleArrayTrie() : DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>>()) {}
@@ -28,8 +28,7 @@ class DoubleArrayTrie {
 
   static constexpr int32_t kMaxNodes = 1 << 26;
 
-  /// How many places were looked at to lay out the nodes, and how many there are: the
-  /// work and the room it took.
+  /// The number of places tried to lay out the nodes, and the number of places: the work and the memory.
   int64_t places_tried() const { return places_tried_; }
   int64_t size() const { return static_cast<int64_t>(nodes_.size()); }
 
@@ -71,7 +70,7 @@ class DoubleArrayTrie {
   void extend(int32_t end);
   void take(int32_t place, int32_t parent);
 
-  std::vector<Node> nodes_;  // 256 longer than what is used, so that `child` needs no bounds check
+  std::vector<Node> nodes_;  // 256 longer than needed, so that `child` needs no bounds check
   int32_t next_try_;         // the free place from which on nodes with several children are tried
   int64_t places_tried_ = 0;
 };

@@ -15,7 +15,7 @@ bool is_lv(char32_t c) { return (c - 0xAC00) % 28 == 0; }
 
 bool is_attached(Grapheme g) { return g >= Grapheme::kAttached && g <= Grapheme::kZeroWidthJoiner; }
 
-/// What has been seen of a cluster, as far as it decides what else belongs to it.
+/// The state of a cluster that decides which characters belong to it.
 class Cluster {
  public:
   explicit Cluster(char32_t c) { add(c, grapheme_of(c)); }
@@ -71,8 +71,8 @@ class Cluster {
   Grapheme last_ = Grapheme::kOther;
   char32_t last_c_ = 0;
   bool pictograph_ = false;                // one, and since then nothing but kExtend
-  bool pictograph_before_joiner_ = false;  // likewise, before the last joiner
-  bool in_conjunct_ = false;               // a consonant, and since then nothing but what may stand in a conjunct
+  bool pictograph_before_joiner_ = false;  // `pictograph_` before the last joiner
+  bool in_conjunct_ = false;               // a consonant, and since then only characters of a conjunct
   bool linked_ = false;                    // a linker among that
   bool odd_indicators_ = false;
 };

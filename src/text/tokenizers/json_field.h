@@ -51,7 +51,7 @@ class JsonField {
   /// @throws c10::ValueError  naming the first such key.
   void allowed_keys(std::initializer_list<std::string_view> keys) const;
 
-  /// Refuses the file: what the field must be, against what it is.
+  /// Refuses the file unless `holds`: the message has the expected and the actual value.
   /// @throws c10::ValueError
   void expect(bool holds, const std::string& expected) const;
 

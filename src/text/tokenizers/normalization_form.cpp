@@ -25,7 +25,7 @@ bool is_compatible(NormalizationForm form) {
 }
 bool is_composed(NormalizationForm form) { return form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc; }
 
-/// Below this every code point is in the form, whatever stands beside it.
+/// Below this every code point is in the form, in any context.
 char32_t first_to_look_at(NormalizationForm form) {
   return is_compatible(form) ? 0xA0 : form == NormalizationForm::kNfc ? 0x300 : 0xC0;
 }
@@ -84,7 +84,7 @@ char32_t compose_pair(char32_t first, char32_t second) {
 void compose_all(std::vector<Ranked>& text) {
   size_t starter = text.size();  // position of the last starter in the output
   size_t size = 0;
-  int last_class = -1;  // of what was written behind the starter; -1: nothing
+  int last_class = -1;  // of the last character written after the starter; -1: none
   for (const Ranked& r : std::vector<Ranked>(text)) {
     const bool blocked = last_class >= 0 && last_class >= r.combining_class;
     const char32_t composed = starter < size && !blocked ? compose_pair(text[starter].c, r.c) : 0;

@@ -15,14 +15,14 @@
 namespace mezzo::text {
 namespace {
 
-/// Where the characters end that a text begins with, made of its first one by itself: the last of them may have been
-/// composed with what is behind.
+/// Returns the end of the text's first characters, which come from its first one alone. The last of them may have been
+/// composed with the next.
 size_t end_of_first(std::string_view text, std::string_view first) {
   return first.empty() ? 0 : character_end(text, first.size() - 1);
 }
 
 /// Normalizes characters one by one.
-/// @param append  appends to the string what it makes of a text.
+/// @param append  appends the result for a text to the string.
 template <class Append>
 void normalize_each(NormalizedText& text, const Append& append) {
   const std::string_view in = text.bytes;
@@ -108,7 +108,7 @@ class PrependNormalizer : public Normalizer {
   std::string prefix_;
 };
 
-/// Replaces what a pattern finds.
+/// Replaces the matches of a pattern.
 class ReplaceNormalizer : public Normalizer {
  public:
   ReplaceNormalizer(Pattern pattern, std::string content)
@@ -126,7 +126,7 @@ class ReplaceNormalizer : public Normalizer {
     pattern_.for_each_match(in, [&](size_t begin, size_t end) {
       keep(begin);
       out.append(content_);
-      if (end <= text.from_first) from_first = out.size();  // the content goes by the last character of its match
+      if (end <= text.from_first) from_first = out.size();  // the content belongs to the last character of its match
       done = end;
       return out.size() <= text.most;
     });

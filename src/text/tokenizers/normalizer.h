@@ -17,7 +17,7 @@ namespace mezzo::text {
 struct NormalizedText {
   std::string bytes;
   size_t from_first = 0;   // how many bytes, from its start on, come from the first character of the text to encode
-  size_t most = SIZE_MAX;  // bytes; a step may stop where it has made more
+  size_t most = SIZE_MAX;  // bytes; a step may stop once it has made more
 };
 
 /// Where the character ends that byte `i` belongs to; the text's end for a byte behind it.
@@ -30,7 +30,7 @@ inline size_t character_end(std::string_view text, size_t i) {
 /// What is left of the bytes from the first character behind the first `offset` bytes.
 inline size_t bytes_behind(size_t from_first, size_t offset) { return from_first > offset ? from_first - offset : 0; }
 
-/// Of what one step puts in the place of a part of a text, in bytes; the longest of NFKC has 33.
+/// Bytes with which one step replaces a part of a text, at most; the longest of NFKC has 33.
 constexpr size_t kMaxReplacement = 64;
 
 /// `{"type": "BertNormalizer", ...}`
@@ -48,7 +48,7 @@ class NormalizerSequence : public Normalizer {
  public:
   NormalizerSequence() = default;
 
-  /// @throws c10::ValueError  naming file and key of what is not known.
+  /// @throws c10::ValueError  naming file and key of an unknown value.
   explicit NormalizerSequence(const JsonField& field);
 
   bool empty() const { return steps_.empty(); }

@@ -28,15 +28,15 @@ class Pattern {
   explicit Pattern(MatchAtStart match) : match_(match) {}
 
   /// Reads `{"String": …}` or `{"Regex": …}`, a regular expression of Oniguruma. The expressions of common tokenizers
-  /// have faster code of their own.
+  /// have special, faster code.
   /// @throws c10::ValueError  naming file and key
   explicit Pattern(const JsonField& field);
 
   /// Calls `use` with begin and end of each match, in order, until it returns false. A match may be empty, but not
   /// directly behind another one.
   /// @param text  valid UTF-8
-  /// @throws c10::ValueError  if a search takes more than a million steps and 100 for each byte, or if all searches
-  ///   take more than 0.2 s and 10 µs for each byte
+  /// @throws c10::ValueError  if a search takes more than a million steps and 100 for each byte. Also if all searches
+  ///   take more than 0.2 s and 10 µs for each byte.
   void for_each_match(std::string_view text, const std::function<bool(size_t begin, size_t end)>& use) const;
 
  private:

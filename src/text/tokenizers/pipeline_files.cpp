@@ -141,7 +141,7 @@ PipelineSpec make_spec(GivenFiles given, const std::shared_ptr<const TokenizerCo
     const auto padding = read_padding_token(JsonField(given.document, spec.source, ""));
     if (padding) defaults.tokens.push_back({"pad_token", *padding});
   }
-  std::vector<NamedToken> tokens;  // by what the files say of them
+  std::vector<NamedToken> tokens;  // as the files define them
   for (const char* key : kSpecialTokens) {
     const auto otherwise = std::ranges::find_if(
         defaults.tokens, [&](const NamedToken& token) { return std::string_view(token.key) == key; });

@@ -26,18 +26,18 @@ struct PipelineSpec {
 
   std::string source;                    // the file of the vocabulary, for messages
   nlohmann::json document;               // as tokenizer.json has it
-  std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 where the file has none
+  std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 if the file has none
   // Where a class makes its own: "post_processor" of the document, by the ids that tokens have got.
   std::function<nlohmann::json(const FindId&)> post_processor;
   nlohmann::json config;        // what tokenizer_config.json is to say: names of special tokens, model_max_length, ...
   bool has_token_types = true;  // false: all are 0
 };
 
-/// A tokenizer as tokenizer.json describes it: added tokens are found, the rest is normalized, split into words,
-/// and each is turned into ids by a model; special tokens come around them.
+/// A tokenizer as tokenizer.json describes it. Added tokens are found, the rest is normalized and split into words. A
+/// model turns each word into ids; special tokens come around them.
 class PipelineTokenizer : public Tokenizer {
  public:
-  /// @throws c10::ValueError  naming file and key of what is not known, or contradicts itself.
+  /// @throws c10::ValueError  naming file and key of an unknown or contradictory value.
   explicit PipelineTokenizer(PipelineSpec spec);
 
   Encoding encode(std::string_view text, int64_t max_length = 0) const override;

@@ -13,14 +13,14 @@ namespace mezzo::text {
 enum class TruncationSide { kRight, kLeft };
 
 /// Ids that may be left for texts when `num_special` tokens are added: SIZE_MAX for no limit.
-/// @throws c10::ValueError  for a max_length that is negative, or without room for them.
+/// @throws c10::ValueError  for a max_length that is negative, or too small for them.
 size_t text_budget(int64_t max_length, size_t num_special);
 
 /// Leaves at most `budget` ids. True where some were lost.
 bool truncate(std::vector<int32_t>& ids, size_t budget, TruncationSide side);
 
-/// Likewise for a pair, the longer text first, as transformers' "longest_first" does: the shorter stays whole while
-/// it fits into half; the odd token goes to the longer, the second of equals.
+/// The same for a pair, the longer text first, as transformers' "longest_first" does. The shorter text stays whole
+/// while it fits into half. The odd token goes to the longer, the second of equals.
 bool truncate(std::vector<int32_t>& first, std::vector<int32_t>& second, size_t budget, TruncationSide side);
 
 /// The windows of `ids`, of at most `budget` each, which overlap by `stride`; one at least.
@@ -35,8 +35,8 @@ std::vector<std::vector<int32_t>> windows_of(const std::vector<int32_t>& ids,
 struct IdsOfWords {
   std::vector<int32_t> ids, word_ids;
 
-  /// @param append_ids  (word, ids) appends those of a word.
-  /// @param budget  that are wanted; where the end is cut off, no words are looked at for more.
+  /// @param append_ids  (word, ids) appends the ids of a word.
+  /// @param budget  the ids needed; if the end is cut off, no further words are read.
   template <class AppendIds>
   IdsOfWords(std::span<const std::string> words, size_t budget, TruncationSide side, AppendIds&& append_ids) {
     for (size_t i = 0; i < words.size() && (side == TruncationSide::kLeft || ids.size() <= budget); ++i) {
@@ -55,7 +55,7 @@ class PostProcessor {
   /// Adds nothing; a pair is one text after the other, with types 0 and 1.
   PostProcessor();
 
-  /// @throws c10::ValueError  naming file and key of what is not known, and of ids from `vocab_size` on.
+  /// @throws c10::ValueError  naming file and key of an unknown value, and of ids from `vocab_size` on.
   PostProcessor(const JsonField& field, int64_t vocab_size);
 
   /// Makes all token types 0.

@@ -21,7 +21,7 @@ template <class KindOf>
 void split_by_kind(std::string_view text, size_t from_first, const KindOf& kind_of, WordSink& out) {
   const char* const begin = text.data();
   const char* const end = begin + text.size();
-  const char* word = begin;  // where the word begins that p is in, or p
+  const char* word = begin;  // the beginning of the word around p, or p
   CharKind last = CharKind::kGap;
   const auto end_word = [&](const char* p) {
     if (word != p) {
@@ -293,7 +293,8 @@ void PreTokenizerSequence::add(const JsonField& field) {
     const auto writes_bytes = [](const auto& step) {
       return dynamic_cast<ByteLevelPreTokenizer*>(step.get()) != nullptr;
     };
-    field.expect(std::ranges::none_of(steps_, writes_bytes), "the only ByteLevel");  // each doubles what is not ASCII
+    field.expect(std::ranges::none_of(steps_, writes_bytes), "the only ByteLevel");  // each doubles characters outside
+                                                                                     // of ASCII
     steps_.push_back(
         std::make_unique<ByteLevelPreTokenizer>(field["add_prefix_space"].as_bool(), field.bool_or("use_regex", true)));
   } else if (type == "Metaspace") {

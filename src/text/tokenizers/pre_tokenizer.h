@@ -58,16 +58,16 @@ class PreTokenizer {
   virtual void split(std::string_view text, size_t from_first, WordSink& out) const = 0;
 };
 
-/// Pre-tokenizers, each of which splits what the one before has made.
+/// Pre-tokenizers, each of which splits the pieces of the previous one.
 class PreTokenizerSequence {
  public:
   PreTokenizerSequence() = default;
 
-  /// @throws c10::ValueError  naming file and key of what is not known.
+  /// @throws c10::ValueError  naming file and key of an unknown value.
   explicit PreTokenizerSequence(const JsonField& field);
 
-  /// Leaves the bytes of the words as they are, where the last step would write each as a character
-  /// of its own (ByteLevel): for a model that reads bytes. False where that is not the last step.
+  /// For a model that reads bytes: leaves the bytes of the words as they are, if the last step would write each as a
+  /// character (ByteLevel). False if the last step is another.
   bool leave_bytes();
 
   void split(std::string_view text, size_t from_first, WordSink& out) const { split_from(0, text, from_first, out); }

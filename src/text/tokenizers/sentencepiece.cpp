@@ -19,7 +19,7 @@ namespace {
 
 using Model = SentencepieceModel;
 
-// Numbers of fields are those of sentencepiece's messages of these names.
+// Numbers of fields come from sentencepiece's messages of these names.
 
 Model::Piece read_piece(ProtobufReader message) {
   Model::Piece piece;
@@ -71,7 +71,7 @@ void read_trainer_spec(ProtobufReader message, Model& model) {
   }
 }
 
-/// Of the flags only escape_whitespaces counts: what is done to white space otherwise the class of transformers says.
+/// Of the flags only escape_whitespaces counts: the class of transformers defines any other treatment of white space.
 void read_normalizer_spec(ProtobufReader message, Model& model) {
   std::string name;
   while (message.next_field()) {
@@ -162,7 +162,7 @@ std::vector<bool> ends_of_keys(const DoubleArrayTrie& trie, std::string_view tex
 /// the lower its id, then the shorter the left. Takes time and memory in proportion to the pieces' bytes.
 /// @throws c10::ValueError  if the pieces are made for it to take more.
 json merges_of(const SentencepieceModel& model) {
-  constexpr size_t kMostTimes = 16;  // the bytes of the pieces; those of a language have two or three
+  constexpr size_t kMostTimes = 16;  // the bytes of the pieces; a language's pieces need two or three times
   size_t bytes = 0, merged_bytes = 0;
   for (const auto& piece : model.pieces) bytes += piece.text.size();
   std::vector<std::string> backwards;

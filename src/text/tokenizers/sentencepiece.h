@@ -30,20 +30,19 @@ struct SentencepieceModel {
   std::string charsmap;  // of the normalizer, in sentencepiece's format; empty: there is none
 };
 
-/// @throws c10::ValueError  naming the file and what is broken, or not known, in it.
+/// @throws c10::ValueError  naming the file and its broken or unknown part.
 SentencepieceModel read_sentencepiece_model(const std::filesystem::path& path);
 
-/// "model" with "vocab", the pieces and their scores, and the charsmap as "normalizer", or null: what a class of
-/// transformers makes its Unigram tokenizer of.
+/// "model" with "vocab", the pieces and their scores, and the charsmap as "normalizer", or null. A class of
+/// transformers makes its Unigram tokenizer from these.
 nlohmann::json unigram_vocabulary(const SentencepieceModel& model);
 
-/// The whole tokenizer.json that transformers makes of a model where no class says more: white space is written as
-/// "▁", and nothing is put around texts.
+/// The whole tokenizer.json that transformers makes of a model without a class. White space is written as "▁", and
+/// nothing is put around texts.
 /// @throws c10::ValueError  if the merges of its pieces would take many times the file's memory.
 nlohmann::json whole_document(const SentencepieceModel& model);
 
-/// Pieces that texts are searched for before all else: control pieces, such as "<s>", and those that users have
-/// defined.
+/// Pieces that are found in a text first: control pieces, such as "<s>", and user-defined pieces.
 std::vector<AddedToken> pieces_found_first(const SentencepieceModel& model);
 
 }  // namespace mezzo::text

@@ -14,7 +14,7 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
 
-  /// Appends the ids of a word, which is valid UTF-8 (or bytes, where a model reads those) and not empty.
+  /// Appends the ids of a word, which is not empty and valid UTF-8, or bytes if the model reads bytes.
   virtual void append_ids(std::string_view word, std::vector<int32_t>& ids) const = 0;
 
   /// The tokens with their ids, which are distinct and ascend. Of equal tokens, which Unigram may have, the last

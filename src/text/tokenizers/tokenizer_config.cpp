@@ -24,7 +24,7 @@ constexpr KnownField kFields[] = {
     {"add_prefix_space", kRead},
     {"added_tokens_decoder", kRead},
     {"additional_special_tokens", kRead},
-    {"auto_map", kNoEffect},  // transformers has classes of its own for these models
+    {"auto_map", kNoEffect},  // transformers has built-in classes for these models
     {"backend", kNoEffect},
     {"bos_token", kRead},
     {"chat_control_tokens", kNoEffect},
@@ -278,8 +278,8 @@ std::set<std::string> TokenizerConfig::special_contents() const {
 
 namespace {
 
-/// Adds tokens to a list. Of several that have one content and differ the last counts, but what was in the list
-/// before stays as it is.
+/// Adds tokens to a list. Of several with one content that differ, the last counts. Tokens that were in the list before
+/// stay as they are.
 class LastOfEqualTokens {
  public:
   explicit LastOfEqualTokens(TokenList& list) : list_(list) {}

@@ -27,7 +27,7 @@ std::span<const KnownFields> known_tokenizer_fields();
 /// The inputs that transformers passes to a model. Its versions have different defaults.
 nlohmann::json model_input_names(bool token_types);
 
-/// A special token that a class has where the files name none.
+/// A special token that a class has by default.
 struct NamedToken {
   const char* key;  // "unk_token"
   std::string content;
@@ -43,13 +43,12 @@ class TokenizerConfig {
 
   JsonField root() const { return {config_, file_, ""}; }
 
-  /// The class of transformers that AutoTokenizer makes of the folder: "TokenizersBackend", which takes all of
-  /// tokenizer.json, "BertTokenizer", which takes its vocabulary and added tokens, or another that makes
-  /// its own parts of a vocabulary.
+  /// The class of transformers that AutoTokenizer makes of the folder. "TokenizersBackend" takes all of tokenizer.json.
+  /// "BertTokenizer" takes its vocabulary and added tokens. Others make their own parts of a vocabulary.
   /// @throws c10::ValueError  naming file and key of a class or a model type that mezzo has not.
   std::string tokenizer_class() const;
 
-  /// transformers writes 10^30 if there is no limit.
+  /// transformers writes 10^30 for no limit.
   int64_t model_max_length() const;
 
   /// A named special token, which errors tell the file of.
@@ -57,16 +56,15 @@ class TokenizerConfig {
     return JsonField(config_, is_in_map_.contains(key) ? map_file_ : file_, "")[key];
   }
 
-  /// Whether the files name null: no such token, also where the class has one.
+  /// Whether the files name null: then the token does not exist, even if the class has one.
   bool is_dropped(const char* key) const { return config_.contains(key) && config_[key].is_null(); }
 
   /// What a named special token (such as "unk_token") is, or nullopt if no file says so.
   std::optional<AddedToken> named_token(const char* key) const;
 
   /// The added tokens in the order in which transformers adds them.
-  /// @param defaults  of the class, or of a tokenizer.json taken as it is; those of them that the files name or drop go
-  ///     by the files.
-  /// @param extra     of the class, where the files have no extra special tokens.
+  /// @param defaults  of the class, or of a tokenizer.json taken as it is; the files may overrule or drop them.
+  /// @param extra     of the class, if the files have no extra special tokens.
   TokenList added_tokens(TokenList from_tokenizer_json,
                          bool as_is,
                          const std::vector<NamedToken>& defaults,
@@ -86,7 +84,7 @@ class TokenizerConfig {
 
   TokenList read_added_tokens_json() const;
 
-  /// "extra_special_tokens", or, where that is empty, what stands under its older name.
+  /// "extra_special_tokens", or, if it is empty, the value of its older name.
   JsonField extra_tokens() const;
 
   /// The tokens that the files call special, as transformers compares them with added_tokens.json: an object counts in

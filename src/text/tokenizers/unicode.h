@@ -19,7 +19,7 @@ enum Flag : uint16_t {
   kHangul = 1 << 7,           // a syllable, decomposed by arithmetic
   kLetter = 1 << 8,           // \p{L}
   kNumber = 1 << 9,           // \p{N}
-  kDigit = 1 << 10,           // what the pre-tokenizer Digits takes for one, a newer Unicode's numbers
+  kDigit = 1 << 10,           // a digit for the pre-tokenizer Digits: a newer Unicode's numbers
   kCombiningMark = 1 << 11,   // removed by StripAccents
   kWhitespaceWord = 1 << 12,  // \w of the pre-tokenizer Whitespace
 };
@@ -28,12 +28,12 @@ enum Flag : uint16_t {
 enum class Grapheme : uint8_t {
   kOther,
   kControl,
-  kAttached,        // belongs to what is before
-  kExtend,          // likewise, also between a pictograph and a joiner
-  kConjunctExtend,  // likewise, also between the consonants of a conjunct
+  kAttached,        // belongs to the previous character
+  kExtend,          // as kAttached, also between a pictograph and a joiner
+  kConjunctExtend,  // as kAttached, also between the consonants of a conjunct
   kConjunctLinker,  // joins the consonants of a conjunct
   kZeroWidthJoiner,
-  kPrepend,  // belongs to what is behind
+  kPrepend,  // belongs to the next character
   kHangulL,
   kHangulV,
   kHangulT,

@@ -48,7 +48,7 @@ Unigram::Unigram(const JsonField& model) : byte_fallback_(model.bool_or("byte_fa
 }
 
 void Unigram::append_ids(std::string_view word, std::vector<int32_t>& ids) const {
-  thread_local std::vector<Node> nodes;  // by where they end
+  thread_local std::vector<Node> nodes;  // by their ends
   nodes.assign(word.size() + 1, Node());
   const auto improve = [&](size_t end, double score, size_t start, int32_t id) {
     Node& node = nodes[end];

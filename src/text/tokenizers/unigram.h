@@ -13,14 +13,14 @@
 
 namespace mezzo::text {
 
-/// Splits a word into the tokens whose scores, logarithms of probabilities, have the largest sum
-/// (Kudo, 2018). Ids are those of tokenizers' `Unigram`: of equal sums the one with the earlier
-/// last token counts, and unknown characters that follow each other are one token.
+/// Splits a word into the tokens whose scores, logarithms of probabilities, have the largest sum (Kudo, 2018). Ids
+/// equal the ids of tokenizers' `Unigram`. Of equal sums the one with the earlier last token counts. Unknown characters
+/// that follow each other are one token.
 ///
 /// Takes time in proportion to the word's bytes and the longest token's.
 class Unigram : public TokenModel {
  public:
-  /// @throws c10::ValueError  naming file and key of what is not known, or does not fit.
+  /// @throws c10::ValueError  naming file and key of an unknown or unfit value.
   explicit Unigram(const JsonField& model);
 
   void append_ids(std::string_view word, std::vector<int32_t>& ids) const override;

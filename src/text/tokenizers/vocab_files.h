@@ -19,8 +19,8 @@ std::vector<std::pair<std::string, int32_t>> read_json_vocab(const JsonField& fi
 /// @throws c10::ValueError  naming file and line.
 nlohmann::json read_bpe_files(const std::filesystem::path& vocab_json, const std::filesystem::path& merges_txt);
 
-/// A vocab.txt as `{"token": id, ...}`: a token a line, its line number (from 0) its id. Trailing white space is no
-/// part of a token, and of equal lines the last counts.
+/// A vocab.txt as `{"token": id, ...}`: a token a line, its line number (from 0) its id. Tokens exclude trailing white
+/// space, and of equal lines the last counts.
 /// @throws c10::ValueError  naming file and line
 nlohmann::json read_vocab_txt(const std::filesystem::path& path);
 
