@@ -59,7 +59,7 @@ def test_other_data_are_told(first, data, tmp_path):
     lines = (data / "train.jsonl").read_text().splitlines()
     (tmp_path / "train.jsonl").write_text("\n".join(lines[1:]) + "\n")
     done = again(first / "run.json", "--output", tmp_path / "again", "--train", tmp_path / "train.jsonl")
-    assert "again: training data as tokens was '54 texts of hash " in done.stderr + done.stdout
+    assert f"differs from {first}/run.json: training data as tokens was '54 texts of hash " in done.stderr + done.stdout
 
 
 def test_another_machine_is_told(first, tmp_path):

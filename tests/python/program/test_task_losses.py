@@ -154,8 +154,8 @@ def test_a_class_without_a_text_weighs_one(tmp_path, task):
 
 @pytest.mark.parametrize("flags, message", [
     (["--class-weights", "balancd"], "--class-weights: 'balancd' is not NAME=WEIGHT; pass balanced, or weights such as rare=5,common=1"),
-    (["--class-weights", "0=2,"], "--class-weights: '' is no NAME=WEIGHT"),
-    (["--class-weights", "0=2,1"], "--class-weights: '1' is no NAME=WEIGHT"),
+    (["--class-weights", "0=2,"], "--class-weights: '' is not NAME=WEIGHT"),
+    (["--class-weights", "0=2,1"], "--class-weights: '1' is not NAME=WEIGHT"),
     (["--class-weights", "0=0"], "--class-weights: the weight of '0' is 0, expected a number from 1e-06 to 1e+06"),
     (["--class-weights", "0=inf"], "--class-weights: the weight of '0' is inf"),
     (["--class-weights", "0=1,0=2"], "--class-weights: '0' has two weights"),
