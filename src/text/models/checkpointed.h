@@ -16,8 +16,10 @@ using Segment = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>
 /// state and in the ModuleScope of the first time. See Chen et al. 2016, "Training deep nets with sublinear memory
 /// cost". Casts of weights are not cached inside, and a CastLog hears of the first time alone.
 ///
-/// Gradients reach `inputs` and `parameters` through the graph of the result. mezzo::checkpoint would not do: it frees
-/// the tensors that autograd saves. The fused blocks of encoder also keep attention's state, a separate graph.
+/// Gradients reach `inputs` and `parameters` through the graph of the result. Hooks of gradient accumulators, such as
+/// DistributedDataParallel's, see one gradient each. Works with torch::autograd::grad and create_graph. Why not
+/// mezzo::checkpoint: it frees the tensors that autograd saves. The fused blocks of encoder also keep attention's
+/// state, a separate graph.
 /// @param parameters  every other tensor that `segment` uses and that may need a gradient
 /// @throws c10::ValueError  for a parameter with hooks (`register_hook`), which would see the gradient twice
 /// @see torch.utils.checkpoint.checkpoint (Python)
