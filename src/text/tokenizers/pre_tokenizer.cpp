@@ -293,8 +293,7 @@ void PreTokenizerSequence::add(const JsonField& field) {
     const auto writes_bytes = [](const auto& step) {
       return dynamic_cast<ByteLevelPreTokenizer*>(step.get()) != nullptr;
     };
-    field.expect(std::ranges::none_of(steps_, writes_bytes), "the only ByteLevel");  // each doubles characters outside
-                                                                                     // of ASCII
+    field.expect(std::ranges::none_of(steps_, writes_bytes), "the only ByteLevel");  // each doubles non-ASCII bytes
     steps_.push_back(
         std::make_unique<ByteLevelPreTokenizer>(field["add_prefix_space"].as_bool(), field.bool_or("use_regex", true)));
   } else if (type == "Metaspace") {
