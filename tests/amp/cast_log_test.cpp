@@ -10,8 +10,8 @@
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/custom_function.h"
 
-// That a log of PyTorch's lists says what a policy's says, op by op, is in
-// tests/python/amp/test_op_policy.py.
+// tests/python/amp/test_op_policy.py tests that the logs of PyTorch's lists and of a policy agree,
+// op by op.
 
 namespace mezzo {
 namespace {

@@ -75,7 +75,7 @@ TEST(CheckpointTest, NeedsDropoutToBeTheSame) {
   const auto y = checkpoint(CheckpointOptions().preserve_rng_state(false), drop, x);
   const auto z = checkpoint(drop, x);
   y.sum().backward();
-  // The mask of the second call was drawn anew, so gradients are those of another output.
+  // The second call drew a new mask, so the gradients belong to another output.
   EXPECT_FALSE(torch::equal(x.grad(), 2 * y.detach()));
   x.mutable_grad().reset();
   z.sum().backward();

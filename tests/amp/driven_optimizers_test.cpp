@@ -120,7 +120,7 @@ TEST(GradScalerTest, DrivesAnOptimizerOfYourOwn) {
   EXPECT_TRUE(torch::equal(weight, torch::tensor({0.5f, 1.5f}))) << weight;
 }
 
-/// An optimizer whose step takes arguments of its own.
+/// An optimizer whose step takes more arguments.
 class NoisySgd : public torch::optim::SGD {
  public:
   using torch::optim::SGD::SGD;

@@ -143,8 +143,8 @@ TEST(GradScalerTest, LeavesHalfGradientsWhereTheyAreWhenTheAllReduceThrows) {
 }
 
 TEST(GradScalerTest, ReducesTheFoundInfThatUnscalingComesTo) {
-  // 1 / scale times the largest bfloat16 is finite in float32, but rounds to inf in
-  // bfloat16, where it is kept.
+  // 1 / scale times the largest bfloat16 is finite in float32. It is kept in bfloat16, and rounds
+  // to inf there.
   for (const bool reduces : {false, true}) {
     const bool never = false;
     auto weight = torch::ones({2}, torch::TensorOptions(torch::kBFloat16).requires_grad(true));

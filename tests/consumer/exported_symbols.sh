@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails if PLUGIN, a user's shared library, exports functions or objects of the static libraries of mezzo in it: another
-# plug-in with another version of mezzo would use them.
+# PLUGIN is a user's shared library with static libraries of mezzo in it. Fails if it exports their functions or
+# objects: another plug-in with another version of mezzo would use them.
 #   exported_symbols.sh PLUGIN
 set -euo pipefail
 symbols=$(nm --dynamic --defined-only "$1")

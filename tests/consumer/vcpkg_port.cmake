@@ -1,6 +1,6 @@
-# Builds, installs and uses the overlay port in packaging/vcpkg as vcpkg does, whose helpers those below stand in for, each doing
-# what the port asks of it: for machines that have no vcpkg. FEATURES: of the port. WORK_DIR: for all that is made. TORCH_DIR: LibTorch's
-# CMake package. VOCAB: for the consumer.
+# Builds, installs and uses the overlay port in packaging/vcpkg without vcpkg. The functions below replace vcpkg's helpers, as far
+# as the port uses them. FEATURES: of the port. WORK_DIR: for all that is made. TORCH_DIR: LibTorch's CMake package. VOCAB: for
+# the consumer.
 #   cmake -DFEATURES=text -DWORK_DIR=DIR -DTORCH_DIR=DIR -DVOCAB=FILE -P vcpkg_port.cmake
 cmake_minimum_required(VERSION 3.25)
 set(PORT mezzo)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a Conan package of what is built in BUILD, and builds and runs the consumer with it.
+# Makes a Conan package of the build in BUILD, and builds and runs the consumer with it.
 #   with_conan.sh CONAN BUILD TORCH
 set -euo pipefail
 conan=$1 build=$2 torch=$3

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs programs that use an installed mezzo, by pkg-config alone, and looks whether what else is installed is there.
+# Builds and runs programs that use an installed mezzo, by pkg-config alone. Checks that the other installed files are there.
 #   with_pkg_config.sh PREFIX SOURCES WORK VOCAB
 set -euo pipefail
 prefix=$1 sources=$2 work=$3 vocab=$4

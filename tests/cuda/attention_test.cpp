@@ -57,9 +57,8 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kDouble) - right).abs().max() / right.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-/// A weight has the relative error of its score's absolute one, and scores of up to 20
-/// are sums of up to 256 terms in float32: 64 of its units in the last place. Half a unit
-/// of a half type comes to that.
+/// A weight's relative error is its score's absolute error. Scores of up to 20 are sums of up to
+/// 256 terms in float32: 64 of its units in the last place. Half a unit of a half type is as large.
 double tolerance_of(at::ScalarType dtype) {
   const double of_float = 64.0 / (1 << 23);
   return of_float + (dtype == at::kBFloat16 ? 1.0 / 256 : dtype == at::kHalf ? 1.0 / 2048 : 0);
@@ -105,7 +104,7 @@ Named named(const at::Tensor& output, const AttentionGradients& grads) {
   return all;
 }
 
-/// With its gradients, and log_sum_exp, which has zeros if there is no query.
+/// With its gradients, and log_sum_exp, which is 0 in rows outside the sequences.
 Named run(const Problem& problem,
           decltype(cpu::packed_attention) forward,
           decltype(cpu::packed_attention_backward) backward) {
@@ -190,11 +189,12 @@ void expect_near(const Named& mine,
   for (size_t i = 0; i < right.size(); ++i) {
     const std::string name = mine[i].first;
     ASSERT_EQ(name, right[i].first);
-    // Scores shift by it alike, which softmax does not see: its gradient is what
-    // rounding leaves of many terms. Not where it is turned by each key's place, or meets a position.
+    // It shifts all scores by the same number, which softmax ignores. Its gradient is the rounding
+    // error of many terms. This does not hold if each key's place turns it, or if it is multiplied by
+    // a position.
     if (name == "key bias" && !keys_are_placed) {
       const double of_rounding = rounded.empty() ? 0 : rounded[i].second.abs().max().item<double>();
-      // All queries add what the rounding of their outputs leaves.
+      // All queries add the rounding errors of their outputs.
       EXPECT_LT(mine[i].second.abs().max().item<double>(), std::max(1e-3, 8 * of_rounding)) << name;
       continue;
     }
@@ -493,7 +493,8 @@ TEST_P(CudaAttentionTest, RowsOfNoSequenceAreZero) {
   const auto layout = layout_of({3, 40}, /*padding=*/2, /*filler=*/4);
   for (const int64_t head_size : {5, 64}) {
     auto problem = problem_of(layout, 51, 2, head_size, GetParam(), 0);
-    // The first sequence may begin behind row 0, and the kernels must not read what is not theirs.
+    // The first sequence may begin behind row 0. The kernels must not read rows outside the
+    // sequences.
     problem.attention.layout = c10::make_intrusive<SequenceLayout>(at::tensor({4, 9, 45}, at::kInt),
                                                                    at::tensor({3, 36}, at::kInt), 51, at::kCPU);
     const auto is_free = owned(problem.attention.layout->sequences(), 51).logical_not();
@@ -524,8 +525,8 @@ TEST_P(CudaAttentionTest, LargeScoresDoNotOverflow) {
   for (const size_t i : {0, 3}) {
     EXPECT_LT(distance(mine[i].second, right[i].second), of_weights + tolerance_of(GetParam())) << mine[i].first;
   }
-  // Of the others, where weights are 0 and 1, nothing but rounding is left: a weight's error,
-  // times its gradient of up to 30, times elements of up to 120, over the root of 32. One
+  // Weights are 0 and 1, so only rounding is left of the other gradients. Their error is a weight's
+  // error, times its gradient of up to 30, times elements of up to 120, over the root of 32. One
   // wrong weight would give 600.
   for (const size_t i : {1, 2}) {
     EXPECT_LT((mine[i].second.to(at::kDouble) - right[i].second).abs().max().item<double>(), 600 * of_weights)
@@ -569,7 +570,7 @@ TEST(CudaAttentionLaunchTest, ShortTextsTakeOneLaunchEachWay) {
   }
 }
 
-/// Compute capability 7.5 has 64 KB a block, in which gradients of wide float32 heads have no room.
+/// Compute capability 7.5 has 64 KB a block. Gradients of wide float32 heads do not fit into it.
 TEST(CudaAttentionLaunchTest, TakesTheHeadsForWhichTheDeviceHasSharedMemory) {
   struct Case {
     at::ScalarType dtype;

@@ -89,8 +89,8 @@ TEST_F(CudaCrossEntropyTest, EqualsPyTorchsInFloat64) {
           const auto name = testing::Message() << rows << " x " << classes << " " << dtype << " at " << offset;
           // Differences of logits, of up to 45, are rounded once, and sums of up to 300 losses a few times.
           EXPECT_NEAR(is.loss.item<double>(), want.loss.item<double>(), 64 * 0x1p-24 * (rows + 1)) << name;
-          // Exponentials have the relative error of their exponents' absolute one: 2 roundings of up to 45; 1 less has
-          // the absolute error of 1; and numbers near 0 are denormal in float16.
+          // An exponential's relative error is its exponent's absolute error: 2 roundings of up to 45. Subtracting 1
+          // has the absolute error of 1. Numbers near 0 are denormal in float16.
           const double near_zero = 2 * 0x1p-24 * 0.25 + (dtype == at::kHalf ? 0x1p-25 : 0);
           EXPECT_TRUE(at::allclose(is.grad.to(at::kDouble), want.grad, rounding(dtype) + 100 * 0x1p-24, near_zero))
               << name;

@@ -33,9 +33,8 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
-/// While it lives, ThreadSanitizer looks at nothing that the thread, or fiber, does: who
-/// runs the fibers looks into what they write, and is ordered with them by nothing that a
-/// kernel's threads should count on.
+/// While it lives, ThreadSanitizer ignores the thread, or fiber. The scheduler reads the data that
+/// fibers write. No synchronization orders the two, because a kernel's threads must not rely on it.
 class Unwatched {
  public:
   Unwatched() {
@@ -58,9 +57,9 @@ class Unwatched {
 #define MEZZO_ALWAYS_SWAPCONTEXT
 #endif
 
-/// A stack, and where on it something goes on. swapcontext asks the kernel for the signal mask every
-/// time, which took most of a test's time; so a fiber is entered so and goes on by longjmp, where no
-/// sanitizer looks, whose longjmp stays on one stack.
+/// A stack, and the place on it at which a fiber goes on. swapcontext asks the kernel for the signal
+/// mask every time, which took most of a test's time. So setcontext enters a fiber, and longjmp goes
+/// on with it. A sanitizer's longjmp stays on one stack, so sanitizers use swapcontext.
 class Context {
  public:
   /// One that runs already.
@@ -105,7 +104,7 @@ enum class State { kNew, kReady, kWaitsForBlock, kWaitsForWarp, kDone };
 
 }  // namespace
 
-/// A thread of the block, and where it waits.
+/// A thread of the block, and the place in which it waits.
 struct Fiber {
   Context context;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
@@ -143,8 +142,8 @@ class BlockExecution {
     Fiber& self = fiber(thread);
     self.state = state;
     self.where = where;
-    // Two in turn: what a thread does after a meeting must not reach those
-    // who have yet to leave it.
+    // Two in turn: writes of a thread after a meeting must not reach threads that have yet to leave
+    // it.
     void* const meeting = state == State::kWaitsForBlock
                               ? &block_meeting_[self.block_meetings++ % 2]
                               : &warp_meetings_[static_cast<size_t>(thread / kWarpSize)][self.warp_meetings++ % 2];
@@ -297,8 +296,8 @@ void BlockExecution::run(int64_t index) {
     each.state = State::kNew;
     each.block_meetings = each.warp_meetings = 0;
   }
-  // The order on a GPU is nobody's to choose: some warps go on, in any order, and others are left
-  // behind for a while, until those have come to several meetings of their own.
+  // The order on a GPU is arbitrary. Some warps go on, in any order. Other warps are left behind
+  // for a while, until the former have passed several meetings.
   uint64_t left_behind = 0;
   constexpr int kTurnsBehind = 24;
   int turn = 0;
@@ -326,7 +325,7 @@ void BlockExecution::run(int64_t index) {
   }
   const auto waits = std::ranges::find_if(fibers_, [](const Fiber& each) { return each.state != State::kDone; });
   if (waits != fibers_.end()) {
-    // Nobody will go on with those that wait: what they did comes before all that follows here.
+    // Nothing resumes the waiting threads: all they did comes before all that follows here.
     for (Fiber& each : fibers_) {
       acquire(&each);
     }

@@ -17,13 +17,13 @@
 #define MEZZO_ROLLED
 #define MEZZO_UNROLLED_BY(count)
 
-/// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which
-/// runs until it has to wait for others; so barriers, shuffles and shared memory do what they
-/// do on a GPU, and what a GPU would leave undefined is an error: threads that wait in
-/// different places, or leave while others wait. Shared memory begins as NaN and ends where the
-/// kernel said. Blocks run one after the other, and their threads in an order that changes from
-/// launch to launch. Under ThreadSanitizer every fiber counts as a thread: a race between two
-/// threads of a block is reported; not one between blocks, of which each ends before the next.
+/// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which runs
+/// until it has to wait for others. So barriers, shuffles and shared memory work as on a GPU.
+/// Behaviour that is undefined on a GPU is an error: threads that wait in different places, or
+/// leave while others wait. Shared memory begins as NaN and has the size that the kernel declared.
+/// Blocks run one after the other, and their threads in an order that changes from launch to
+/// launch. Under ThreadSanitizer every fiber counts as a thread: a race between two threads of a
+/// block is reported; not one between blocks, of which each ends before the next.
 namespace mezzo::kernels::MEZZO_CUDA {
 
 class BlockExecution;
@@ -77,9 +77,9 @@ class Block {
 };
 
 /// Runs `thread` for every thread of every block of the grid.
-/// @throws std::logic_error  if threads wait for each other in vain; with
-///   what is waited for, and where
-/// @throws std::out_of_range  if a thread requires what is not so
+/// @throws std::logic_error  if threads wait for each other in vain; names the awaited meeting, and
+///   its place
+/// @throws std::out_of_range  if a thread's requirement does not hold
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread);
 
 /// A launch's use of some memory: of an allocation, or a part of it.
@@ -88,7 +88,7 @@ struct MemoryUse {
   int64_t bytes_read = 0, bytes_written = 0;
 };
 
-/// Collects what a kernel says that it uses. What is null is not used.
+/// Collects the memory that a kernel says that it uses. Null pointers do not count.
 class MemoryUses {
  public:
   template <class T>

@@ -60,7 +60,7 @@ void expect_near(const at::Tensor& found, const at::Tensor& wanted, double error
 /// How exact a layer norm of float32 rows can be. A sum x of three terms and its mean are off by
 /// few roundings of x, which rstd then makes larger.
 struct NormErrors {
-  /// @param sum  [T, H] float64: what was normalised
+  /// @param sum  [T, H] float64: the input of the norm
   /// @param kept_dtype  of the normalised rows that backward gets
   NormErrors(
       const at::Tensor& sum, double eps, const at::Tensor& grad, const at::Tensor& weight, at::ScalarType kept_dtype) {
@@ -354,7 +354,7 @@ TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
         expect_not_finite_alike(ops.gated_activation(halves, {}, activation, site, {}), wanted, "gated ");
         const auto again = ops.gated_activation_backward(grad.clone(), halves, {}, activation, site, {});
         expect_not_finite_alike(again.output, wanted, "gated again ");
-        // Of finite halves, for 0 times infinity is NaN; above 0, where no slope is 0.
+        // Of finite halves, because 0 times infinity is NaN; above 0, because no slope is 0 there.
         gated(of_halves).backward(grad.to(at::kDouble));
         const auto found =
             ops.gated_activation_backward(grad.clone(), of_halves.detach().to(dtype), {}, activation, site, {});

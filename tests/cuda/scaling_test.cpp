@@ -31,7 +31,7 @@ std::vector<at::Tensor> some_gradients() {
     }
     gradients.push_back(gradient);
   }
-  gradients.push_back(at::randn({9, 4}).slice(1, 0, 4, 2));  // what is left to the specification
+  gradients.push_back(at::randn({9, 4}).slice(1, 0, 4, 2));  // left to the specification
   gradients.push_back(at::randn({7}, at::kDouble));
   return gradients;
 }

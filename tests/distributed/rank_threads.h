@@ -23,8 +23,7 @@ struct RankThreads {
   bool check_collectives = false;
   std::function<void(RankEnvironment&)> adjust = [](RankEnvironment&) {};
 
-  /// Runs `work` on each, with a separate group. Returns what they
-  /// threw, by rank; "" for nothing.
+  /// Runs `work` on each, with a separate group. Returns their errors, by rank; "" for none.
   std::vector<std::string> run(const std::function<void(ProcessGroup&)>& work) const {
     const HostedStore store = host_local_store();
     std::vector<std::string> errors(started);

@@ -32,9 +32,9 @@ class FusedActivationTest : public testing::TestWithParam<at::ScalarType> {
 };
 
 TEST_P(FusedActivationTest, IsThatOfFloat64ForEveryNumber) {
-  // Errors of Φ(x), which is multiplied by x, and of the derivative: a few roundings of
-  // terms below 2, of which there is a difference in the tanh form, multiplied by up to 8;
-  // for half types, those of cubics.
+  // Errors of Φ(x), which is multiplied by x, and of the derivative: a few roundings of terms below
+  // 2. The tanh form has their difference, multiplied by up to 8. For half types, the errors of the
+  // cubics.
   const bool is_float = GetParam() == at::kFloat;
   const double value_error = is_float ? 0x1p-22 : 3e-7, slope_error = is_float ? 0x1p-21 : 2e-6,
                tanh_slope_error = 0x1p-18;

@@ -71,8 +71,8 @@ std::vector<Shape> shapes() {
   return result;
 }
 
-/// A part of a layer: its parameters, and what it computes of x and them, fused and as a
-/// composition of ATen operations.
+/// A part of a layer: its parameters, and its function of x and them, fused and as a composition of
+/// ATen operations.
 struct Block {
   Tensors params;
   std::function<at::Tensor(const at::Tensor& x, const Tensors& params)> fused, composed;
@@ -155,7 +155,7 @@ struct PreNorm {
 };
 
 /// Of a half of such a layer: two matrices, the norm's weight and bias, then the biases of the
-/// matrices; undefined where there are none.
+/// matrices. A missing tensor is undefined.
 struct PreNormWeights {
   PreNormWeights(const Tensors& given, const PreNorm& kind) {
     auto next = given.begin();
@@ -305,9 +305,9 @@ double error(const Tensors& values, const Tensors& right, size_t i, const at::Te
   return (i == 0 ? difference * output_mask : difference).norm().item<double>();
 }
 
-/// What errors of tensor `i` are measured by. The bias of the keys shifts all scores of a query
-/// alike, but for those with a query of relative positions, so what it gets of them cancels out:
-/// what is left of that is rounding of terms as large as those of x.
+/// The unit of errors of tensor `i`. The bias of the keys shifts all scores of a query by the same
+/// number, except scores with a query of relative positions. So the terms of its gradient cancel
+/// out. What remains is the rounding of terms as large as the terms of x.
 double magnitude(const Tensors& right, size_t i) {
   const bool is_key_bias = right.size() >= 12 && i == 5;  // of attention, with tables of positions or without
   return std::max(1e-3, right[is_key_bias ? 1 : i].to(at::kDouble).norm().item<double>());
@@ -358,7 +358,7 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
   }
 
  private:
-  /// `mine`: the output, then gradients of x, where there is one, and of the parameters.
+  /// `mine`: the output, then gradients of x, if x has a gradient, and of the parameters.
   static void expect_slope(const Block& block, const at::Tensor& x, const at::Tensor& grad, const Tensors& mine) {
     const size_t first = mine.size() - 1 - block.params.size();  // 1 where x has a gradient
     Tensors directions{at::randn(x.sizes(), at::kDouble) * static_cast<double>(first)};

@@ -65,7 +65,7 @@ TEST_F(Int8ProductsTest, SumsOfTheLargestIntegersAreExact) {
     x[1].neg_();
     const auto right = at::tensor({sign, -sign}, at::kDouble).unsqueeze(1) * (255.0 * static_cast<double>(depth));
     expect_same(product(x, weight, at::kFloat), reference::int8_product(x, weight, at::kFloat));
-    // The scale 1 / 127 is no float32, and both products round.
+    // float32 does not have the scale 1 / 127, and both products round.
     EXPECT_LE((product(x, weight, at::kFloat) / right - 1).abs().max().item<double>(), 4 * 0x1p-24);
   }
 }
@@ -75,7 +75,8 @@ TEST_F(Int8ProductsTest, AreAsFarFromExactOnesAsTwoRoundingsAllow) {
   const auto mine = product(x, int8_weight(weight), at::kFloat).to(at::kDouble);
   const auto step_of_x = (x.amax(1, true) - x.amin(1, true)).to(at::kDouble) / 255,
              step_of_weight = weight.abs().amax(1, true).to(at::kDouble) / 127;
-  // x may be half a step off, at the upper end a whole one, where the least is not a whole number of steps.
+  // x may be half a step off. At the upper end it may be a whole step off, if the least is not a whole
+  // number of steps.
   const auto bound = at::mm(x.abs().sum(1, true).to(at::kDouble) / 2, step_of_weight.t()) +
                      at::mm(step_of_x, weight.abs().sum(1, true).to(at::kDouble).t()) +
                      384.0 / 2 * at::mm(step_of_x, step_of_weight.t());
@@ -91,7 +92,7 @@ TEST_F(Int8ProductsTest, RowsThatAreNoNumbersAreNaNAndOthersDoNotSeeThem) {
   x[3][0] = -INFINITY;
   x[4].fill_(0);
   x[5].mul_(1e-38);                         // no reciprocal
-  x[6] = at::where(x[6] > 0, 3e38, -3e38);  // their difference is no number
+  x[6] = at::where(x[6] > 0, 3e38, -3e38);  // their difference is not finite
   x[7].abs_().neg_();
   const auto weight = int8_weight(at::randn({20, 50}));
   const auto result = product(x, weight, at::kFloat);

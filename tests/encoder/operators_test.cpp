@@ -368,14 +368,14 @@ bool is_differentiable(const c10::OperatorHandle& op) {
 }
 
 struct Outcome {
-  Tensors values;     ///< what it changed in place, and what it returned
+  Tensors values;     ///< the changed arguments, and the results
   Tensors gradients;  ///< of its floating arguments; undefined if there is none
 };
 
 enum class By { kDispatcher, kSpecification };
 
-/// @param dtype  of the floating arguments. Numbers stay float32; so do an optimizer's
-///   moments where it is half.
+/// @param dtype  of the floating arguments. Numbers stay float32. So do an optimizer's moments if
+///   it is half.
 Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::ScalarType dtype) {
   const bool in_place = op.schema().is_mutable();
   Stack stack = arguments;
@@ -427,8 +427,8 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>();
 }
 
-/// No farther from the specification in float64 than twice as far as the specification in the
-/// dtype, and `slack` of the largest: kernels sum in another order, and round less often.
+/// The error against the specification in float64 is at most twice the error of the specification
+/// in the dtype, plus `slack` of the largest. Kernels sum in another order, and round less often.
 void expect_close(const Tensors& mine, const Tensors& theirs, const Tensors& right, double slack, const char* what) {
   ASSERT_EQ(mine.size(), right.size()) << what;
   double largest = 0;

@@ -56,8 +56,8 @@ double unit_roundoff(at::ScalarType dtype) {
   return dtype == at::kFloat ? 0x1p-24 : dtype == at::kBFloat16 ? 0x1p-8 : 0x1p-11;
 }
 
-/// The sum in float64, and how far from it the kernels may be: each product and each addition
-/// rounds to float32 (all values are of order 1), the result once more.
+/// The sum in float64, and the error that the kernels may have. Each product and each addition
+/// rounds to float32 (all values are of order 1). The result is rounded once more.
 struct Expected {
   at::Tensor sum, tolerance;
 };

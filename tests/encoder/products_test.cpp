@@ -80,7 +80,7 @@ TEST_F(ProductsTest, AreThoseOfFloat64ForAnyNumberOfShapesAndThreads) {
   }
 }
 
-/// Factors of half types, either way round in memory, and what a float32 product of them may be off by.
+/// Factors of half types, in both layouts, and the error that their float32 product may have.
 struct HalfFactors {
   at::Tensor a, b, product, bound;
 };

@@ -199,7 +199,7 @@ TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
         scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
     GatedActivation op{read(product), bias.data(), activation, {}, nullptr, write(output)};
     kernels_.gated_activation(op, 0, rows, columns, scratch.data());
-    op.output = write(again);  // where the gradient lies
+    op.output = write(again);  // in the gradient's memory
     kernels_.gated_activation_backward({op, read(again), write(grad_product)}, 0, rows, columns, sums.data(),
                                        scratch.data());
     Exact right(output.size()), right_grad(product.size()), right_sums(bias.size());
@@ -221,7 +221,7 @@ TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
   }
 }
 
-/// Lengths of one tile of keys and of several, with what an attention may have besides.
+/// Lengths of one tile of keys and of several, with the options of an attention.
 struct AttentionKind {
   int64_t queries, keys, size, before, after;
   float soft_cap = 0;

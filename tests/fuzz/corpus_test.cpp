@@ -77,7 +77,7 @@ class CorpusTest : public ::testing::TestWithParam<Target> {
     most_allocated = allocated.load();
     const int64_t before = allocated;
     std::string said = folder_.read(bytes);
-    constexpr int64_t kTimes = 4, kBuffers = 640 << 10;  // of any file; of TOML's parser, and of what is unpacked, most
+    constexpr int64_t kTimes = 4, kBuffers = 640 << 10;  // for any file; TOML's parser and unpacking need most
     EXPECT_LE(most_allocated - before, kTimes * static_cast<int64_t>(bytes.size()) + kBuffers) << said;
     return said;
   }

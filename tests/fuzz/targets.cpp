@@ -37,7 +37,7 @@ void write(const fs::path& file, std::string_view bytes) {
   if (!is_written) throw std::runtime_error(file.string() + ": cannot be written");
 }
 
-/// Every byte is looked at, so that a sanitizer sees what is not the file's.
+/// Reads every byte, so that a sanitizer sees bytes outside the file.
 void look_at(const at::Tensor& tensor) {
   const auto* bytes = static_cast<const volatile uint8_t*>(tensor.const_data_ptr());
   uint8_t sum = 0;

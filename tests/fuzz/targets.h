@@ -9,20 +9,21 @@
 /// What mezzo makes of files and requests that somebody else wrote, one format each.
 namespace mezzo::fuzz {
 
-/// Reads the input as far as mezzo would. @param folder  holds the input, and what has to lie beside it.
-/// @throws c10::Error  for what is wrong with it
+/// Reads the input as far as mezzo would. @param folder  holds the input, and the files that must lie
+/// beside it.
+/// @throws c10::Error  for an error in the input
 using Read = void (*)(const std::filesystem::path& folder, std::string_view bytes);
 
 struct Target {
   std::string_view name;
-  std::string_view file;      ///< what the input is called, which tells the reader its format
-  std::array<Read, 5> reads;  ///< in one way, or as each of several tasks does; then nullptr
-  /// Writes what has to lie beside the input. nullptr for nothing.
+  std::string_view file;      ///< name of the input, which tells the reader its format
+  std::array<Read, 5> reads;  ///< in one way, or once per task; then nullptr
+  /// Writes the files that must lie beside the input. nullptr for none.
   void (*prepare)(const std::filesystem::path& folder) = nullptr;
 };
 
 std::span<const Target> targets();
-/// @throws std::invalid_argument  naming those that there are
+/// @throws std::invalid_argument  naming the targets
 const Target& find_target(std::string_view name);
 
 /// A folder in memory for the inputs of one target.
@@ -33,8 +34,8 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
 
-  /// Writes the input and reads it in every way. Returns what was wrong with it for the first, "" where it is right for
-  /// one.
+  /// Writes the input and reads it in every way. Returns the error of the first way, or "" if one way accepts the
+  /// input.
   /// @throws std::logic_error  if that is not one line about the file; and all but a c10::Error that reading throws.
   std::string read(std::string_view bytes) const;
   /// In one way, which hangs on its length.

@@ -18,7 +18,7 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
 
-/// Where there are no graphs, and on a GPU. Elsewhere: simulated/graphed_step_device_test.cpp.
+/// On devices without graphs, and on a GPU. Elsewhere: simulated/graphed_step_device_test.cpp.
 
 namespace mezzo {
 namespace {

@@ -1,8 +1,8 @@
 """Makes a C++ test of every ```cpp block in a guide: usage: extract_snippets.py GUIDE.md OUTPUT.cpp
 
-A block is the body of one test of the fixture Guide (guide_fixture.h); its #include lines go to the top. What its lines
-promise in comments, `// prints TEXT`, is compared with what it writes to std::cout. A block with a ```text block right after
-it must throw, with that message.
+A block is the body of one test of the fixture Guide (guide_fixture.h); its #include lines go to the top. Comments such as
+`// prints TEXT` are compared with its output on std::cout. A block with a ```text block right after it must throw, with that
+message.
 """
 import re
 import sys

@@ -347,7 +347,7 @@ TEST_F(ElementKernelsTest, LambRoundsEachOperation) {
         const float direction =
             right_mean[i] / c.bias1 / (std::sqrt(right_square[i] / c.bias2) + c.eps) + start[i] * c.weight_decay;
         right[i] = start[i] - 0.02f * direction;
-        const int64_t lane = i < size / 8 * 8 ? i % 8 : 0;  // eight sums, and what is left goes to the first
+        const int64_t lane = i < size / 8 * 8 ? i % 8 : 0;  // eight sums; the first also has the left-over elements
         of_param[lane] += double{start[i]} * start[i];
         of_direction[lane] += double{direction} * direction;
       }

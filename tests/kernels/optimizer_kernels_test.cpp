@@ -52,7 +52,7 @@ at::Tensor channels_last(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.clone(at::MemoryFormat::ChannelsLast) : tensor;
 }
 
-/// Weights of convolutions, one with a size 1, whose strides may be those of either layout.
+/// Weights of convolutions. One has a size 1, so its strides fit either layout.
 ParameterUpdates weights_of_a_cnn(size_t slots, at::ScalarType dtype) {
   at::manual_seed(3);
   ParameterUpdates updates;

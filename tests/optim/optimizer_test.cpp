@@ -60,7 +60,7 @@ TEST(OptimizerTest, TakesGradientsAndParametersOfAnyStrides) {
   EXPECT_FALSE(at::allclose(plain, at::ones({4, 6})));
 }
 
-/// Whose strides are not those that LibTorch gives such sizes.
+/// Their strides differ from LibTorch's strides for such sizes.
 TEST(OptimizerTest, UpdatesParametersOfOneRowThatLieByColumns) {
   at::manual_seed(5);
   for (const auto dtype : {at::kFloat, at::kDouble}) {
@@ -152,7 +152,7 @@ TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
       << "the optimizer's own, where none is given";
 }
 
-/// A norm of a program's own, and other modules with parameters of their own.
+/// A custom norm, and other custom modules with parameters.
 struct RMSNormImpl : torch::nn::Module {
   explicit RMSNormImpl(int64_t size) { weight = register_parameter("weight", at::ones({size})); }
   at::Tensor weight;
@@ -193,7 +193,7 @@ TEST(OptimizerTest, TellsNormsByTheTypesOfTheirModules) {
   const auto groups = no_decay_groups(*net);
   EXPECT_EQ(names_of(groups[0]), (std::vector<std::string>{"0.weight", "9.weight"}));
   EXPECT_EQ(groups[1].params.size(), 16u);
-  // The same where the names alone go to make_param_groups.
+  // The same if the names alone go to make_param_groups.
   EXPECT_EQ(names_of(make_param_groups(named_parameters(*net), {})[0]), names_of(groups[0]));
 
   EXPECT_EQ(names_of(no_decay_groups(*LSTM(LSTMOptions(2, 3)))[0]),

@@ -33,7 +33,7 @@ TEST(RMSpropTest, ReproducesPyTorchOverSeveralSteps) {
   EXPECT_THROW(RMSprop({{"weight", weight}}, RMSpropOptions().eps(-1)), c10::ValueError);
 }
 
-/// Two optimizers of one kind: what the first saves, the second takes over, options and state.
+/// Two optimizers of one kind. The second takes over the options and state that the first saves.
 template <class First, class Second, class FirstOptions, class SecondOptions>
 void expect_archive_to_go_on(const FirstOptions& options, const SecondOptions& other_options, double tolerance = 0) {
   at::manual_seed(3);

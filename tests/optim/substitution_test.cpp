@@ -118,7 +118,7 @@ std::vector<at::Tensor> program() {
     options.betas(std::make_tuple(0.8, 0.95)).eps(1e-7).amsgrad(true);
   }
 
-  // Groups: one with options of its own, one with the optimizer's.
+  // Groups: one with separate options, one with the optimizer's options.
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<at::Tensor>{parameters[0]}, std::make_unique<GroupOptions<Of>>(options));
   groups.emplace_back(std::vector<at::Tensor>{parameters[1]});

@@ -166,7 +166,8 @@ TEST(DataParallelTest, KeepsTheStatisticsOfTheFirstPartAndTheRandomNumbers) {
   torch::manual_seed(1);
   const auto output = model(x);  // makes a replica, whose weights are drawn
   EXPECT_TRUE(torch::equal(torch::rand(3), expected));
-  // As torch.nn.DataParallel: each part has statistics of its own, and only the first's are kept.
+  // As torch.nn.DataParallel: each part has separate statistics, and only the first part's are
+  // kept.
   const auto first = alone(x.narrow(0, 0, 4));
   EXPECT_TRUE(torch::equal(net->norm->running_mean, alone->norm->running_mean));
   EXPECT_TRUE(torch::equal(output, torch::cat({first, alone(x.narrow(0, 4, 4))})));

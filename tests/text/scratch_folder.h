@@ -11,7 +11,7 @@
 
 namespace mezzo::text {
 
-/// A folder of its own for one test, removed after it.
+/// A separate folder for one test, removed after it.
 class ScratchFolder {
  public:
   ScratchFolder() {

@@ -10,8 +10,8 @@
 namespace mezzo::distributed {
 namespace {
 
-/// What rank 0 has of a model: a parameter of its own, one of rank 1 under two names, a
-/// norm of rank 1, a frozen one.
+/// A model on rank 0: a parameter of rank 0, one of rank 1 under two names, a norm of rank 1, a
+/// frozen one.
 struct Model {
   at::Tensor mine = torch::full({2}, 0.1f).requires_grad_(), other = torch::full({3}, 0.2f).requires_grad_(),
              norm = torch::full({2}, 0.3f).requires_grad_(), frozen = torch::full({2}, 0.4f);

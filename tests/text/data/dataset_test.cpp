@@ -622,7 +622,7 @@ TEST(LabelMapTest, MakesClassesOfAnyValues) {
   // One class for each value, as it is written first.
   EXPECT_EQ(classes_of({"1.0", "1", "0", "-0", "true"}), (Strings{"0", "1.0", "true"}));
   EXPECT_EQ(classes_of({"TRUE", "true", "false"}), (Strings{"TRUE", "false"}));
-  // Beyond the whole numbers that a double can tell apart.
+  // Beyond the whole numbers that a double represents exactly.
   EXPECT_EQ(classes_of({"9007199254740993", "9007199254740992"}).size(), 2u);
 }
 

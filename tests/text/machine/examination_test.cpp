@@ -81,7 +81,7 @@ TEST(MachineAdviceTest, NamesEachProblemAndItsRemedyAlone) {
 
 TEST(MachineAdviceTest, FewerThreadsThanProcessorsAreAProblemOnlyWhereSomebodySetThem) {
   auto machine = good_machine();
-  machine.num_threads = 4;  // LibTorch's choice where a core has two
+  machine.num_threads = 4;  // LibTorch's choice if a core has two
   EXPECT_THAT(advice_of(machine).problems, IsEmpty());
 }
 

@@ -94,7 +94,7 @@ class BatchQueueTest : public testing::Test {
 TEST_F(BatchQueueTest, RequestsThatWaitAreRunTogether) {
   const auto runner = std::make_shared<Runner>(100);
   const auto first = submit(runner, texts_of(1, 1));
-  runner->await();  // what comes now waits
+  runner->await();  // later requests wait
   const auto second = submit(runner, texts_of(2, 2)), third = submit(runner, texts_of(3, 1));
   runner->let_go();
   run_batches(*runner, 1);

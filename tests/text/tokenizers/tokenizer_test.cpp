@@ -56,7 +56,7 @@ json wordpiece_document() {
             {"vocab", vocab}}}};
 }
 
-/// A folder of its own for each test, with the files that the test writes.
+/// A separate folder for each test, with the files that the test writes.
 class TokenizerTest : public testing::Test {
  protected:
   TokenizerTest() {
