@@ -14,7 +14,7 @@
 namespace mezzo::text {
 namespace {
 
-/// Copies on the CPU, one after the other, so that what is nobody else's is not there twice.
+/// Copies to the CPU, one after the other, so that memory without another owner is not held twice.
 void make_own(NamedTensors& tensors) {
   for (auto& [name, tensor] : tensors) {
     auto own = at::empty_like(tensor, tensor.options().device(at::kCPU), at::MemoryFormat::Contiguous);
@@ -26,7 +26,7 @@ void make_own(NamedTensors& tensors) {
 /// Of this thread alone, as Linux has it.
 void take_what_others_leave() {
   constexpr int kNice = 10;  // a tenth of a processor that others want, lest a run that is stopped waits long for it
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // where it is refused, it takes its share
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // if refused, the thread competes as others do
 }
 
 }  // namespace

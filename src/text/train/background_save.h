@@ -23,15 +23,15 @@ class BackgroundSave {
   /// Returns a warning, or nothing. @throws std::exception
   using Write = std::function<std::string(const Checkpoint&)>;
 
-  /// Copies what is to be written, and begins. Nothing may be under way.
-  /// @param checkpoint  is taken; where this throws, it is as good as before
-  /// @throws std::exception  if there is no memory or no thread for it; then nothing is under way
+  /// Copies the contents of the checkpoint, and begins to write. Nothing may be under way.
+  /// @param checkpoint  is taken; if this throws, it is still usable
+  /// @throws std::exception  if memory or a thread for it is lacking; then nothing is under way
   void begin(Checkpoint& checkpoint, Write write);
 
   bool is_under_way() const { return written_.valid(); }
   bool is_done() const;
 
-  /// Waits for what is under way.
+  /// Waits for the save under way.
   Outcome finish();
 
  private:

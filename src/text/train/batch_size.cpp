@@ -15,9 +15,8 @@
 namespace mezzo::text {
 namespace {
 
-/// What is left alone: a share for memory that no tensor has (the allocator's gaps,
-/// matrix libraries' buffers, the pages of files that checkpoints are written to),
-/// and a little of everybody's.
+/// Memory that is left alone. One share is for memory outside of tensors: the allocator's gaps, matrix libraries'
+/// buffers, the pages of files that checkpoints are written to. A little is a margin.
 constexpr double kReserve = 0.1;
 constexpr int64_t kLeastReserve = int64_t{256} << 20;
 

@@ -12,9 +12,8 @@
 
 namespace mezzo::text {
 
-/// More tokens in a micro-batch of all shares make a step no faster per token (products of a
-/// rank reach their full speed at some 500 rows, measured on 2 cores), and a training run
-/// has fewer steps to learn in.
+/// Micro-batches of more tokens, all shares together, take as long per token, and a training run has fewer steps to
+/// learn in. Products of a rank reach their full speed at some 500 rows, measured on 2 cores.
 constexpr int64_t kMaxAutoTokens = 8192;
 
 /// What `--batch-size auto` came to.
@@ -23,9 +22,8 @@ struct BatchSizeChoice {
   std::string reason;  ///< for the user
 };
 
-/// The largest batch whose memory, were its texts the longest of the training set, fits what
-/// `memory` has available except a reserve, and which has on average no more than kMaxAutoTokens
-/// tokens with all shares together.
+/// The largest batch that fits the available memory except a reserve, and has on average at most kMaxAutoTokens tokens
+/// with all shares together. Its memory is estimated as if its texts were the longest of the training set.
 ///
 /// @param memory  of this rank's device; ranks of one host share it.
 /// @throws c10::ValueError  if not even one text fits.
@@ -38,9 +36,9 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
 /// leaves them open. @throws c10::ValueError  if that is not a number
 void keep_chosen(TrainConfig& config, const RunIdentity::Values& before);
 
-/// `config` with numbers for shares, batch size and epochs, and intervals in steps. The first two are those of the run
-/// that goes on, or one share a rank, and a batch that all ranks have the memory for. Adds the choice to `setup.notes`.
-/// Collective.
+/// `config` with numbers for shares, batch size and epochs, and intervals in steps. The first two come from the run
+/// that goes on, or are one share a rank, and a batch that fits the memory of all ranks. Adds the choice to
+/// `setup.notes`. Collective.
 /// @param before  the flags of the run that goes on; empty without one.
 TrainConfig with_batch_size(TrainConfig config, RunSetup& setup, const Ranks& ranks, const RunIdentity::Values& before);
 

@@ -14,7 +14,7 @@ DeterministicGuard::DeterministicGuard(const c10::Device& device)
   if (is_active_) {
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/!was_on_ || only_warned_);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);  // what is not written is not read
+    at::globalContext().setDeterministicFillUninitializedMemory(false);  // memory that is not written is not read
   }
 }
 

@@ -144,7 +144,7 @@ MeasuredSteps try_steps(const RunSetup& setup,
   return measured;
 }
 
-/// Prints on stdout the steps of a run, the memory that it takes on each rank beside that of the machine, and the time.
+/// Prints on stdout the steps of a run, its memory on each rank next to the machine's memory, and the time.
 /// @param memory  as it was before the first step
 /// @param measured  nullopt if no step could be tried
 void print(const TrainingRun& run,

@@ -86,7 +86,7 @@ void Evaluator::put_back_best() {
         ", are in checkpoints/. Lower --learning-rate, clip with --max-grad-norm 1, or use "
         "another --precision");
   }
-  if (!best || best->step == run_.state.step) {  // the weights to keep are those of now
+  if (!best || best->step == run_.state.step) {  // the weights to keep are the current ones
     model_.swap_average();
     if (!best || run_.ranks.any(keeper.output() != nullptr && keeper.best_model_is_wrong())) {
       save_model();

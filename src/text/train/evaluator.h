@@ -25,8 +25,8 @@ class Evaluator {
   Evaluator(TrainingRun& run, TrainingModel& model) : run_(run), model_(model) {}
 
   /// Evaluates the weights on dev. Saves them as the run's model if they are the best so far, by the task's first
-  /// metric, of equals by the loss. Returns the loss; nullopt if the run was stopped, or if the model or the records
-  /// could not be written: then the counters stay, and the resumed run evaluates here again.
+  /// metric, of equals by the loss. Returns the loss. Returns nullopt if the run was stopped, or if the model or the
+  /// records could not be written. Then the counters stay, and the resumed run evaluates here again.
   std::optional<double> evaluate_dev();
 
   /// After the last step: puts the best weights on dev into the model. Without dev, keeps the

@@ -136,7 +136,7 @@ FoldsResult train_folds(TrainConfig config,
   for (int64_t fold = 1; config.resume == "auto" && !config.overwrite && fold <= config.folds; ++fold) {
     TrainConfig of_fold = config_of(config, fold);
     keep_chosen(of_fold, recorded_flags(of_fold.output / "run.json"));
-    config.shares = of_fold.shares;  // of all alike; each has a batch size of its own, where it was to choose one
+    config.shares = of_fold.shares;  // the same for all folds; the batch size may differ by fold, if each chose it
   }
   if (config.shares == 0) {
     config.shares = config.restarted > 0 ? config.restarted : ranks.size();

@@ -33,7 +33,7 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
       clock->enter(part);
     }
   };
-  // As the ranks' are summed, so that the sum is the same whoever has the shares.
+  // Added like the ranks' losses, so that the sum does not depend on which rank has which shares.
   auto loss = at::zeros({}, at::TensorOptions(at::kDouble).device(setup_.device));
   for (const auto& micro : batches.micro) {
     enter(&StepParts::forward);

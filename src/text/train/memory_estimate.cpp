@@ -81,7 +81,7 @@ int64_t activation_bytes(const ModelForTask& whole,
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * static_cast<double>(layers_parameters(whole)) : 0;
-  // The last layer keeps little where one row a text is wanted of it.
+  // The last layer keeps little if the head needs one row a text.
   const double whole_layers = whole.head().rows == RowsPer::kText ? std::max(0.0, layers - 1) : layers;
   return static_cast<int64_t>(embeddings + whole_layers * layer + layers * tables + work + copies + merged);
 }
@@ -95,7 +95,7 @@ MemoryEstimate estimate_memory(
   const int64_t weight = config.master_weights ? 2 : kFloatBytes;
   const bool accumulates = config.grad_accumulation > 1 || config.shares > ranks;
   estimate.weights = count_parameters(model) * weight;
-  // Frozen ones have masters, too, for what is saved.
+  // Frozen weights also have masters, for saving.
   estimate.weights += config.master_weights ? (count_parameters(model) - trained) * kFloatBytes : 0;
   // Masters sum the gradients of micro-batches in float32.
   estimate.gradients = trained * (weight + (config.master_weights && accumulates ? kFloatBytes : 0));

@@ -15,7 +15,7 @@ struct MemoryEstimate {
   int64_t weights = 0;
   int64_t optimizer = 0;    ///< moments, and float32 masters
   int64_t gradients = 0;    ///< of all parameters
-  int64_t activations = 0;  ///< what the largest micro-batch keeps for backward, and the work space beside it
+  int64_t activations = 0;  ///< tensors that the largest micro-batch keeps for backward, and its work space
   int64_t total = 0;        ///< at the fullest moment of a step; see estimate_memory
   int64_t checkpoint = 0;   ///< beyond that, of the CPU's memory, while one is written beside training
 };

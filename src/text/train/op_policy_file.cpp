@@ -12,7 +12,7 @@
 namespace mezzo::text {
 namespace {
 
-/// One file being read: says where a mistake is.
+/// One file being read: names the place of a mistake.
 class PolicyReader {
  public:
   explicit PolicyReader(const std::filesystem::path& path) : path_(path.string()) {}
@@ -77,7 +77,7 @@ class PolicyReader {
   }
 
   void check(bool holds, const toml::node& node, const std::string& message) const {
-    TORCH_CHECK_VALUE(holds, place(node), printable(message));  // which quotes what stands there
+    TORCH_CHECK_VALUE(holds, place(node), printable(message));  // the message quotes the value
   }
 
   std::string place(const toml::node& node) const { return fmt::format("{}:{}: ", path_, node.source().begin.line); }

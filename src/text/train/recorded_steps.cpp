@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kStepsToSee = 1000;  // of a run, by which kinds of steps are chosen
 
-/// Of the largest micro-batch, as all of a step are made: of as many kinds for each there would be a kind of step for
-/// every way to put them together.
+/// All micro-batches of a step get the kind of the largest. With separate kinds there would be a kind of step for each
+/// combination.
 BatchSize larger(const BatchSize& one, const BatchSize& other) {
   return {std::max(one.rows, other.rows), std::max(one.longest, other.longest)};
 }
@@ -92,7 +92,7 @@ at::Tensor RecordedSteps::run(const StepBatches& batches, bool eagerly) {
   return eagerly ? compute_(unpack(tensors)) : step_(tensors, numbers).front();
 }
 
-/// Leaves in kind_ what is not in the tensors.
+/// Leaves the parts outside of the tensors in kind_.
 std::vector<at::Tensor> RecordedSteps::pack(const StepBatches& batches) {
   const uint32_t first = batches.micro.front().number;
   step_offset_.fill_(int64_t{first});

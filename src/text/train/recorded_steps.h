@@ -16,14 +16,13 @@ namespace mezzo::text {
 /// Whether steps on this device can be recorded: never with LoRA's dropout.
 bool can_record_steps(const TrainConfig& config, const c10::Device& device);
 
-/// Training steps on a device that has graphs, recorded once for each kind of batch and replayed:
-/// one word of the CPU's where there were thousands of launches. Rows are rounded up with filler,
-/// so that few kinds come up, and how long the texts are is known to the device alone. A step
-/// comes to the same bits whether it was replayed or not. Ranks have kinds of their own: one may record a step while
-/// another replays it.
+/// Training steps on a device that has graphs, recorded once for each kind of batch and replayed. One launch replaces
+/// thousands. Rows are rounded up with filler, so that there are few kinds. Only the device knows the texts' lengths. A
+/// replayed step is bit-identical to one that was not recorded. Each rank has separate kinds: one may record a step
+/// while another replays it.
 class RecordedSteps {
  public:
-  /// A step of batches on the device, to what is read of it there.
+  /// Computes a step of batches on the device; returns the results to read there.
   using Compute = std::function<at::Tensor(const StepBatches& batches)>;
 
   /// @param setup  must outlive this
@@ -31,13 +30,13 @@ class RecordedSteps {
   /// @param compute  what GraphedStep can record
   RecordedSteps(const TrainConfig& config, const RunSetup& setup, RunPlan plan, Compute compute);
 
-  /// Whether the step can be recorded: not where the model needs to know the texts' lengths. Of device
-  /// and batches alone, so that a resumed run decides as the first one did.
+  /// Whether the step can be recorded. It cannot if the model needs to know the texts' lengths. Of device and batches
+  /// alone, so that a resumed run decides as the first one did.
   bool take(const StepBatches& batches) const;
 
-  /// One step. Never waits for the device, but where it records, or `compute` does.
+  /// One step. Waits for the device only to record, or if `compute` does.
   /// @param batches  on the CPU; `take` has them
-  /// @param eagerly  launches each kernel, where the CPU has to look on
+  /// @param eagerly  launches each kernel, if the CPU must observe the step
   /// @return what `compute` did; the next call overwrites it
   at::Tensor run(const StepBatches& batches, bool eagerly);
 

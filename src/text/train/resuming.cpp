@@ -68,7 +68,7 @@ std::string name_of(const std::optional<Checkpoint>& checkpoint) {
 
 std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks) {
   auto checkpoint = ranks.together([&] { return find_checkpoint(config, ranks.is_main()); });
-  // First, for what follows from another checkpoint differs too.
+  // First, since a different checkpoint also makes later values differ.
   ranks.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)}});
   std::map<std::string, std::string> start = {{"dry-run", config.dry_run ? "true" : "false"}};
   const RunIdentity::Values before = flags_before(config, checkpoint);
@@ -122,7 +122,7 @@ RunIdentity::Values recorded_flags(const std::filesystem::path& run_json) {
     return read_from(run_json,
                      [](const Json& json) { return checkpoint_format::identity_from_json(json.at("identity")).flags; });
   } catch (const c10::ValueError&) {
-    return {};  // who goes on with it says what is wrong
+    return {};  // the run that goes on with it reports the error
   }
 }
 

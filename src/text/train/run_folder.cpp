@@ -42,7 +42,7 @@ void remove_files_named(const fs::path& folder, std::string_view beginning) {
   fs::remove(folder, ignored);
 }
 
-/// Which is of the model that was the best before. A link goes, and not what it points to.
+/// Which is of the model that was the best before. Removes a link, but not its target.
 void remove_adapter(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_symlink(folder, ignored)) {

@@ -38,7 +38,7 @@ struct PresentRun {
   double best_loss = std::numeric_limits<double>::quiet_NaN();  ///< of that model, on dev
 };
 
-/// nullopt where there is no run.json, or none that a run of mezzo wrote.
+/// nullopt if run.json is missing, or if no run of mezzo wrote it.
 std::optional<PresentRun> read_present_run(const std::filesystem::path& output);
 
 /// Whether there is a run.json in `output`. One that a crash in the first second emptied or cut off does not count.
@@ -52,24 +52,23 @@ std::string find_run_file(const std::filesystem::path& output);
 /// and nothing is ever removed that no run of mezzo wrote: run.json tells.
 class RunFolder {
  public:
-  /// Locks the folder, where there is one.
+  /// Locks the folder, if it exists.
   explicit RunFolder(const TrainConfig& config);
 
   /// Checks that the run may begin there, or go on from `resumed`. Changes nothing.
-  /// @param total_steps  a finished run goes on where these are more than it was planned with.
+  /// @param total_steps  a finished run goes on if these are more than it was planned with.
   /// @throws c10::ValueError  that says what lies there.
   void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
 
-  /// After the check: makes the folder, where there is none yet.
+  /// After the check: makes the folder, if it does not exist yet.
   void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
 
-  /// Once run.json says whose folder it is: removes what a killed process left half written, the
-  /// checkpoints of later steps than the one that was asked for and, where --overwrite was
-  /// given, the files of the run whose place is taken. One that ended before its first
-  /// checkpoint is kept in a folder.
+  /// Once run.json names the owner of the folder: removes files that a killed process left half written, and
+  /// checkpoints of later steps than the requested one. With --overwrite it also removes the files of the replaced run.
+  /// One that ended before its first checkpoint is kept in a folder.
   void clear();
 
-  /// After make(): whether the folder is still where it was made.
+  /// After make(): whether the folder is still at its path.
   bool is_there() const { return lock_->is_there(); }
   void check_is_there() const;
 
@@ -80,7 +79,7 @@ class RunFolder {
   /// The run's name in run.json and in its checkpoints.
   const std::string& run() const { return run_; }
 
-  /// Where clear() put what a run without a checkpoint had left; empty for nowhere.
+  /// The folder in which clear() put the files of a run without a checkpoint; empty for none.
   const std::filesystem::path& kept() const { return kept_; }
 
  private:

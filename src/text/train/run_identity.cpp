@@ -21,8 +21,8 @@
 namespace mezzo::text {
 namespace {
 
-/// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere
-/// than they did: what they hold has to agree.
+/// Of the settings that change numbers. The model, the vocabulary and the data may have other paths than before, but
+/// their contents must agree.
 RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup) {
   const bool evaluations_count = follows_metric(config.schedule);
   const bool length_counts = depends_on_total_steps(config.schedule, config.warmup_ratio > 0 && !config.warmup_steps);
@@ -95,7 +95,8 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup) {
   RunIdentity::Values data = {{"training data as tokens", summary_of(setup.train)},
                               {"dev data as tokens", summary_of(setup.dev)},
                               {"labels", summary_of(setup.task->label_names())}};
-  // No checkpoint of LoRA has the others, and models of folds belong together if they began alike.
+  // A checkpoint of LoRA lacks the frozen weights, and models of folds belong together only if they began with equal
+  // weights.
   if (config.lora > 0 || (config.folds > 0 && !config.model.empty())) {
     std::string hashes;
     for (const auto& file : weight_files(config.model)) hashes += (hashes.empty() ? "" : " ") + hash_of_file(file);

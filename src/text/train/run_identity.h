@@ -25,12 +25,11 @@ void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const
 /// earlier one differs. Empty if they agree.
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
 std::string describe_difference(const RunIdentity::Values& was, const RunIdentity::Values& is);
-/// The same of a checkpoint; where the runs agree, whether its best model is the best by
-/// what `task` measures first.
+/// The same of a checkpoint. If the runs agree, whether its best model was chosen by the first metric of `task`.
 std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task);
 
-/// What a run's numbers depend on beside its settings and data, by name, and where it ran: versions, compiler,
-/// system, processor, instruction set of the kernels, threads, device, precision.
+/// Values besides settings and data that a run's numbers depend on, by name, and its machine. They are versions,
+/// compiler, system, processor, instruction set of the kernels, threads, device, precision.
 std::vector<std::pair<std::string, std::string>> environment_of(const RunSetup& setup);
 
 /// Of what decides the last bits: "LibTorch was '2.12.0', is now '2.13.0'". Empty where all of it is the same.

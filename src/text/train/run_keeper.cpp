@@ -53,8 +53,7 @@ std::string RunKeeper::open(const TrainConfig& config,
   }
   if (resumed && resumed->best) {
     output_->best(*resumed->best);
-    // Its file is not there in a new folder, and of a later step where the run had
-    // gone on after the checkpoint.
+    // Its file is missing in a new folder, and belongs to a later step if the run had gone on after the checkpoint.
     best_model_->expect(resumed->best->hash);
     try {
       best_model_->mend(Look::kThorough, [&] { return std::optional(resumed->best_weights); });
@@ -81,7 +80,7 @@ void RunKeeper::end_if_failed() {
     if (has_best ? !checkpoints_->has(checkpoint.step) : !checkpoints_->has_any()) {
       save_if_possible(checkpoint);
     }
-    put_out([](RunOutput& output) { output.flush(); });  // what the disk did not take before, it may take now
+    put_out([](RunOutput& output) { output.flush(); });  // the disk may now take records that it refused before
   }
   ranks_.all_or_none([&] {
     if (error_) {

@@ -21,14 +21,14 @@
 
 namespace mezzo::text {
 
-/// Saves what a run keeps on the disk: folder, records, best model and checkpoints. All of it belongs to the main rank.
-/// The others make the same calls, and wait for each other in those that are collective.
+/// Saves a run's files: folder, records, best model and checkpoints. All of it belongs to the main rank. The others
+/// make the same calls, and wait for each other in collective calls.
 class RunKeeper {
  public:
   /// The run as it is now, with all that a checkpoint holds. Collective; complete on the main rank.
   using State = std::function<Checkpoint()>;
 
-  /// Locks the folder of the run, where there is one; a dry run has none. Collective.
+  /// Locks the folder of the run, if it exists; a dry run has none. Collective.
   /// @param config  must live as long as this is used.
   RunKeeper(const TrainConfig& config, const Ranks& ranks, State state);
 
@@ -76,7 +76,8 @@ class RunKeeper {
 
   /// Saves a checkpoint. Collective.
   void save();
-  /// Saves a checkpoint while training goes on. The run does not end if that fails: the disk may have room again later.
+  /// Saves a checkpoint while training goes on. The run does not end if that fails: the disk may have free space again
+  /// later.
   void save_in_between();
   /// Warns if a checkpoint in between could not be saved. To be called after each step.
   void look_after_saving();
@@ -87,7 +88,7 @@ class RunKeeper {
 
   /// The run has ended: writes its last record, run.json and the report, and warns of failed_saves(). Collective.
   /// @param seconds  of training
-  /// @param evaluation  of the kept model on `split`; nullopt if there are no texts for it
+  /// @param evaluation  of the kept model on `split`; nullopt if `split` has no texts
   void end(const TrainerState& state,
            double seconds,
            const std::optional<Evaluation>& evaluation,
@@ -113,7 +114,7 @@ class RunKeeper {
   std::optional<BestModelFile> best_model_;
   std::vector<std::string> failed_saves_;
   std::exception_ptr error_;
-  BackgroundSave saving_;  // the last, so that it ends before what it writes with
+  BackgroundSave saving_;  // the last member, so that it ends before the members that it writes with
 };
 
 }  // namespace mezzo::text

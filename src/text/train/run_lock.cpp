@@ -43,7 +43,7 @@ RunLock::RunLock(const std::filesystem::path& folder)
       TORCH_WARN("--output ", folder.string(), " cannot be locked (", std::strerror(errno),
                  "): make sure that no other run writes there");
     }
-  } while (!is_name_of(path_, file_.get()));  // whoever held it before may have removed the file
+  } while (!is_name_of(path_, file_.get()));  // the process that held it before may have removed the file
   // Only for who is refused: on a full disk the lock holds without it.
   const std::string name = fmt::format("process {} on {}\n", ::getpid(), host_name());
   [[maybe_unused]] const bool is_named =

@@ -6,9 +6,9 @@
 
 namespace mezzo::text {
 
-/// Keeps other processes, of this host and of all that share its file system, from writing a run
-/// into the same folder: a lock on the file .run.lock there, which says who holds it. The system
-/// ends the lock with the process, however that ends.
+/// Keeps other processes, of this host and of all that share its file system, from writing a run into the same folder.
+/// It is a lock on the file .run.lock there, which names its owner. The system ends the lock with the process, however
+/// that ends.
 class RunLock {
  public:
   static constexpr const char* kFile = ".run.lock";
@@ -20,7 +20,7 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Whether the folder is where it was: it may have been moved, removed or replaced.
+  /// Whether the folder is still at its path: it may have been moved, removed or replaced.
   bool is_there() const;
 
  private:

@@ -55,7 +55,7 @@ Json settings_to_json(const TrainConfig& config) {
   return settings;
 }
 
-/// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without what they have in common.
+/// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without repeating a common part.
 std::string period(std::time_t begin, std::time_t end) {
   const std::string first = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(begin));
   const std::string last = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(end));
@@ -200,7 +200,7 @@ void RunOutput::step(const StepRecord& record) {
 
 void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
-  const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
+  const std::string tag = (record.is_final ? "final_" : "") + record.split;  // a curve has no point for the final one
   board_->add_scalar(tag + "/loss", record.loss, record.step);
   std::string metrics;
   for (size_t i = 0; i < record.metrics.size(); ++i) {

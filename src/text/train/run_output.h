@@ -42,7 +42,7 @@ class RunOutput {
   /// Prints the text of the record, unless the step before had the same: such steps are counted.
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
-  /// Flushes the records so far to the disk, so that a checkpoint that outlives a power cut has those of its steps.
+  /// Flushes the records so far to the disk, so that after a power cut no checkpoint lacks the records of its steps.
   void flush() { metrics_->flush(); }
   /// Prints the line, unless the run is quiet.
   void note(const std::string& line);
@@ -51,8 +51,8 @@ class RunOutput {
   /// No more steps come: ends the progress bar.
   void training_done();
 
-  // One of these at last. Each writes run.json and report.html; the first two only tell of what
-  // they cannot write, as there is an error, or a checkpoint saved, that matters more.
+  // One of these at last. Each writes run.json and report.html. The first two only report files that they cannot write,
+  // since an error, or a saved checkpoint, matters more.
   void stopped(int64_t step);
   void failed(int64_t step, const std::string& error);
   /// @param evaluation  on `split`; none where nothing was evaluated.

@@ -80,7 +80,7 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
   return options;
 }
 
-/// Notes for what is odd about one file.
+/// Notes on oddities of one file.
 void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>& notes) {
   notes.insert(notes.end(), rows.notes.begin(), rows.notes.end());
   for (const std::string& line : task.odd_rows(rows)) {
@@ -247,7 +247,7 @@ void fill_model(const TrainConfig& config, ModelForTask& model, c10::Device devi
     notes.push_back("fresh weights");
     return;
   }
-  // Weights that are not trained need no memory of their own where the device reads files.
+  // Weights that are not trained need no memory besides the file's if the device reads files.
   const bool is_mapped = config.lora > 0 && device.is_cpu();
   const LoadedWeights loaded = is_mapped ? map_pretrained(model, config.model, config.seed, config.new_head)
                                          : load_pretrained(model, config.model, config.seed, config.new_head);
@@ -272,7 +272,7 @@ void fill_model(const TrainConfig& config, ModelForTask& model, c10::Device devi
   }
 }
 
-/// Frozen weights need no gradient, and what comes before the first that does keeps nothing for backward.
+/// Frozen weights need no gradient, and layers before the first trained weight keep nothing for backward.
 void freeze(const TrainConfig& config, ModelForTask& model, std::vector<std::string>& notes) {
   if (config.freeze.empty()) return;
   const bool is_encoder = config.freeze == "encoder";
@@ -396,7 +396,7 @@ std::vector<std::string> data_warnings(const TrainConfig& config) {
 }
 
 RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
-  kernels::cpu::instruction_set();  // refused here, before anything is written, where it is unknown
+  kernels::cpu::instruction_set();  // throws for an unknown name here, before anything is written
   const c10::Device device = parse_device(config.device);
   const Precision precision = parse_precision(config.precision, device);
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,

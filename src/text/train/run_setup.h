@@ -32,7 +32,7 @@ struct RunSetup {
   std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<ModelForTask> model;
-  std::vector<std::string> notes;        ///< for the user: sizes, what was initialised, what was cut
+  std::vector<std::string> notes;        ///< for the user: sizes, initialised weights, truncated texts
   std::set<std::string> automatic = {};  ///< names of the settings that were left to the program
   ReadableTexts dev_readable = {}, test_readable = {};
   bool reads_pairs = false;

@@ -161,7 +161,7 @@ std::optional<NonFiniteOp> StepDiagnosis::retrace(const std::vector<MicroBatch>&
   return tracer.first();
 }
 
-/// This rank's gradients of a step at a scale of one's own, by exponent. Leaves none behind.
+/// This rank's gradients of a step at the given scale, by exponent. Leaves none behind.
 std::vector<GradientExponents> StepDiagnosis::gradients_at(double scale,
                                                            const std::vector<MicroBatch>& micro_batches,
                                                            const StepRecord& record) {
@@ -173,13 +173,12 @@ std::vector<GradientExponents> StepDiagnosis::gradients_at(double scale,
   return counted;
 }
 
-/// Counts gradients that may have become 0 again, with the scale they had and with one that
-/// suits them. By now the weights have moved by a step, for both. Collective: what the main
-/// rank suspects, all look for.
+/// Counts gradients that may have become 0 again, with the scale they had and with one that suits them. By now the
+/// weights have moved by a step, for both. Collective: all ranks look for the main rank's suspicion.
 void StepDiagnosis::look_for_underflow(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
   if (!has_scale()) return;
   const double suspected = better_scale(record.loss_scale).value_or(0);
-  constexpr double kLess = 16;  // where gradients of activations overflow, that those of weights do not tell of
+  constexpr double kLess = 16;  // if gradients of activations overflow, which gradients of weights do not show
   for (double scale = std::stod(run_.ranks.all_gather(fmt::format("{}", suspected)).front());
        scale > 2 * record.loss_scale; scale /= kLess) {
     auto true_ones = gradients_at(scale, micro_batches, record);

@@ -24,7 +24,7 @@ class StepDiagnosis {
   /// @param is_last_chance  whether the run ends if this step is skipped
   void look_at_gradients(double loss_scale, bool is_last_chance);
 
-  /// With `--diagnose`, after the step was taken: records what was found. Collective.
+  /// With `--diagnose`, after the step was taken: records the findings. Collective.
   /// @param is_new  whether the step before was not skipped
   void diagnose(const StepRecord& record, const std::vector<MicroBatch>& micro_batches, bool is_new);
 
@@ -55,7 +55,7 @@ class StepDiagnosis {
   std::optional<OverflowReport> overflow_;  // of the last step's gradients, if they were looked at
   int64_t steps_ = 0;                       // looked at
   int64_t counted_ = 0;                     // of `steps_`, those whose gradients were counted
-  int64_t taken_ = 0;                       // of `counted_`, those that take_gradients() has returned
+  int64_t taken_ = 0;                       // of `counted_`, steps that take_gradients() has returned
   std::vector<GradientExponents> exponents_;
   std::vector<GradientExponents> latest_;  // of this step; empty if they were not counted
 };

@@ -23,8 +23,8 @@ namespace {
 /// skipped in fp32 and bf16, which have no scaler.
 constexpr int64_t kMaxSkipsInARow = 50;
 
-/// Drives a learning rate of its own by the loss on dev, from --learning-rate, which is its largest value; nullptr for
-/// a schedule that follows the steps.
+/// Drives a separate learning rate by the loss on dev, from --learning-rate, its largest value; nullptr for a schedule
+/// that follows the steps.
 std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config) {
   if (!follows_metric(config.schedule)) return nullptr;
   const double peak = config.learning_rate.value();
@@ -152,7 +152,7 @@ at::Tensor StepQueue::compute(const StepBatches& batches) {
   clock_.enter(&StepParts::update);
   diagnosis_.look_at_gradients(loss_scale_, is_last_chance());
   if (scaler_.is_enabled()) {
-    scaler_.step(model_.optimizer());  // unscales, clips, and skips where a gradient is inf or NaN
+    scaler_.step(model_.optimizer());  // unscales, clips, and skips the step if a gradient is inf or NaN
     scaler_.update();
   } else {
     model_.optimizer().step(nullptr);

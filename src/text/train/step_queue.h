@@ -42,8 +42,8 @@ class StepQueue {
   /// Whether a further step may be queued before the results of the last one are known.
   bool may_run_ahead() const;
 
-  /// Queues the step after those of `run.state` and those in the queue. Waits for the device only with `--diagnose`,
-  /// and before the last skip that ends the run.
+  /// Queues the next step after `run.state` and the queue. Waits for the device only with `--diagnose`, and before the
+  /// last skip that ends the run.
   /// @throws c10::Error  if memory runs out, with what to do
   void push();
 

@@ -139,7 +139,7 @@ class Trainer {
     if (!loss) return false;
     has_unsaved_evaluation_ = true;
     if (const int64_t step = run_.state.step; policy_.is_end(step) || policy_.is_eval_step(step)) {
-      queue_->evaluated(*loss);  // unlike an evaluation where the run only pauses
+      queue_->evaluated(*loss);  // an evaluation when the run only pauses does not call this
     }
     return true;
   }

@@ -17,7 +17,7 @@
 namespace mezzo::text {
 namespace {
 
-/// @throws c10::ValueError  if the checkpoint's weights are not those of `parameters`
+/// @throws c10::ValueError  if the checkpoint's weights do not match `parameters`
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters) {
   at::NoGradGuard no_grad;
   const std::map<std::string, at::Tensor> saved(checkpoint.weights.begin(), checkpoint.weights.end());
@@ -100,7 +100,7 @@ TrainingModel::TrainingModel(const TrainConfig& config,
       is_sharded_(config.zero_stage == 1 && ranks.size() > 1),
       is_adapter_(config.lora > 0),
       parameters_(named_parameters(*model_)) {
-  if (is_adapter_) {  // what is not trained is that of --model
+  if (is_adapter_) {  // --model has the weights that are not trained
     std::erase_if(parameters_, [](const NamedParameter& parameter) { return !parameter.tensor.requires_grad(); });
   }
   if (resumed != nullptr) {
@@ -197,7 +197,7 @@ void TrainingModel::set_weights_aside() {
   for (const auto& [name, tensor] : now.weights) weights_aside_.emplace_back(name, tensor.clone());
 }
 
-/// Adds the model's own weights to those that are there already.
+/// Adds the model's weights to `by_name`, except names that it has already.
 NamedTensors TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
   catch_up();
   if (sharded_) {
@@ -207,7 +207,7 @@ NamedTensors TrainingModel::complete(std::map<std::string, at::Tensor> by_name) 
     by_name.emplace(parameter.name, parameter.tensor.detach());
   }
   if (masters_) {
-    by_name.merge(masters_->state_dict());  // of those that are frozen
+    by_name.merge(masters_->state_dict());  // of frozen parameters
   }
   NamedTensors tensors;
   for (const auto& item : model_->named_parameters()) {

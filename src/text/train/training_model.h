@@ -26,9 +26,8 @@ namespace mezzo::text {
 /// else undefined.
 at::Tensor deferred_table(const TrainConfig& config, const ModelForTask& model, int ranks);
 
-/// A model with all that updates it: the optimizer, whole or sharded; float32 masters, where the
-/// model itself is half; and the exchange of gradients, if there are several ranks. Every rank
-/// must make the same calls.
+/// A model with all parts that update it. They are the optimizer, whole or sharded; float32 masters, if the model
+/// itself is half; and the exchange of gradients, if there are several ranks. Every rank must make the same calls.
 class TrainingModel {
  public:
   /// @param resumed  whose weights and optimizer state to take over; nullptr for none.
@@ -70,8 +69,8 @@ class TrainingModel {
     if (average_) average_->swap();
   }
 
-  /// The float32 weights to keep, in the model's order: averages, if there are any; an adapter's merged into those of
-  /// the base model. Collective; complete on the main rank.
+  /// The float32 weights to keep, in the model's order: averages, if there are any; an adapter is merged into the base
+  /// model. Collective; complete on the main rank.
   NamedTensors kept_weights();
 
   /// Puts the trained weights, the optimizer state, averages and the best adapter into `checkpoint`. Collective;
@@ -103,7 +102,7 @@ class TrainingModel {
   bool is_sharded_;
   bool is_adapter_;
   std::map<std::string, at::Tensor> best_adapter_;
-  std::vector<NamedParameter> parameters_;  // all, or the masters of those that are trained
+  std::vector<NamedParameter> parameters_;  // all, or the masters of trained ones
   std::optional<distributed::ShardedMasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
   AdamW* deferring_ = nullptr;        // whole_, if updates of embeddings wait

@@ -17,7 +17,7 @@ struct TrainingRun {
   /// Reads and checks all. Changes nothing on the disk. Collective.
   /// @param given  gets defaults that depend on the model
   /// @param stop_requested  must outlive this
-  /// @param checkpoint  what the keeper saves
+  /// @param checkpoint  returns the checkpoint that the keeper saves
   /// @throws c10::ValueError  for settings, files or a checkpoint that are wrong
   TrainingRun(TrainConfig& given,
               const std::function<bool()>& stop_requested,

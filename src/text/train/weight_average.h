@@ -19,11 +19,11 @@ namespace mezzo::text {
 ///   weights after its first update; tf.train.ExponentialMovingAverage with num_updates
 class WeightAverage {
  public:
-  /// @param parameters  float32; those that need no gradient stay as they are.
+  /// @param parameters  float32; parameters without gradient stay as they are.
   WeightAverage(std::vector<NamedParameter> parameters, double decay);
 
   /// Takes the weights in. Never waits for the device; may be recorded into a graph.
-  /// @param found_inf  0-dim on the device: where it is not 0, the step was skipped, and nothing changes.
+  /// @param found_inf  0-dim on the device: if it is not 0, the step was skipped, and nothing changes.
   void update(const at::Tensor& found_inf);
 
   /// The model gets the averages, and its weights are kept here; the next time, back to the same bits.
