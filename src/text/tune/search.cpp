@@ -35,7 +35,7 @@ using State = Trial::State;
 constexpr const char* kResults = "results.json";
 constexpr int kNotAllSaved = 3;  // the exit status of a run that ended well, without all of its checkpoints
 
-/// What decides which trials there are and how far each goes, beside what the caller says.
+/// Values that decide on the trials and their lengths, besides the caller's.
 Trial::Settings recipe_of(const SearchOptions& options) {
   Trial::Settings recipe;
   for (const auto& [name, value] : options.recipe) {
@@ -211,7 +211,7 @@ class Search {
     note(trial, rung);
   }
 
-  /// What the process said at its end, if that is an error of its own.
+  /// The last line of the process's log, if it is an error of mezzo; else how the process ended.
   std::string reason_of(const Trial& trial, const ProcessEnd& end) const {
     const auto line = last_line(log_of(options_, trial));
     return !end.by_signal && line.starts_with("mezzo") ? line : end.to_string();
@@ -238,7 +238,8 @@ class Search {
     return is_better({score.value, score.loss}, {other.value, other.loss}, metric_.greater_is_better);
   }
 
-  /// Those that came furthest first, the best first among them, those that failed last; of equals the earlier.
+  /// Trials by the parts that they finished, most first, and then the best first; failed ones last. Of equals the
+  /// earlier.
   std::vector<Trial> ranking() const {
     auto ranked = trials_;
     const auto group = [&](const Trial& trial) {

@@ -22,7 +22,7 @@ class TrialRuns {
   };
 
   explicit TrialRuns(const SearchOptions& options) : options_(options) {}
-  /// Has those that are left save a checkpoint and end.
+  /// Makes the remaining processes save a checkpoint and end.
   ~TrialRuns();
   TrialRuns(const TrialRuns&) = delete;
   TrialRuns& operator=(const TrialRuns&) = delete;
@@ -52,7 +52,7 @@ class TrialRuns {
 std::filesystem::path folder_of(const SearchOptions& options, const Trial& trial);
 std::filesystem::path log_of(const SearchOptions& options, const Trial& trial);
 
-/// The last line of a trial's log: what it failed for.
+/// The last line of a trial's log: its error.
 std::string last_line(const std::filesystem::path& log);
 
 /// Removes a trial's model and checkpoints, and nothing else.
