@@ -14,13 +14,13 @@ inline bool is_written(const c10::Argument& argument) {
 }
 
 /// Calls `change(tensor, argument)` for every defined tensor among values that `arguments`
-/// describe, in lists too, and puts what it returns in its place.
+/// describe, also in lists. The result replaces the tensor.
 using ChangeTensor = std::function<at::Tensor(const at::Tensor& tensor, const c10::Argument& argument)>;
 void change_tensors(const std::vector<c10::Argument>& arguments, torch::jit::Stack& values, const ChangeTensor& change);
 
-/// What `op` would return for `arguments`, and to what it would resize those, as tensors that
-/// hold nothing of use: from the operator's Meta kernel if there is one, else from its CPU
-/// kernel, called with zeros.
+/// The results of `op` for `arguments`, and the resized arguments, as tensors without useful
+/// values. They come from the operator's Meta kernel if there is one, else from its CPU kernel,
+/// called with zeros.
 struct Shapes {
   torch::jit::Stack arguments;
   torch::jit::Stack results;

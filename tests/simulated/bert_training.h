@@ -36,7 +36,7 @@ class BertTraining {
   /// `lengths[i]` tokens of text i, all of them drawn; on the CPU.
   text::PackedBatch batch_of(const std::vector<int64_t>& lengths) const;
 
-  /// The parts of a step, none of which waits for the device.
+  /// The parts of a step. They do not wait for the device.
   /// @return the mean loss of the texts
   at::Tensor backward(const text::PackedBatch& on_cpu);
   StepResult update();

@@ -19,7 +19,7 @@
 namespace mezzo::simulated {
 
 using Tensors = std::vector<at::Tensor>;
-/// From the tensors of each rank, what they become.
+/// Maps the tensors of each rank to their results.
 using Combine = std::function<Tensors(const std::vector<Tensors>& of_ranks)>;
 
 class Meeting {

@@ -9,10 +9,9 @@ namespace mezzo::simulated {
 class Meeting;
 std::shared_ptr<Meeting> meeting_of(int ranks);
 
-/// Collectives between devices, as NCCL's: each on a separate stream, after what the
-/// current stream has done; nobody waits for them but streams. They may be recorded, and meet those of the other ranks
-/// when they are replayed. `abort` ends those that wait, of all ranks, without a result. Has all_reduce (sum,
-/// average, maximum) and broadcast.
+/// Collectives between devices, as NCCL's. Each runs on a separate stream, after the current stream's work. Only
+/// streams wait for them. They may be recorded; replayed collectives meet the other ranks' collectives. `abort` ends
+/// the waiting collectives of all ranks, without a result. Has all_reduce (sum, average, maximum) and broadcast.
 c10::intrusive_ptr<c10d::Backend> make_collectives(std::shared_ptr<Meeting> meeting, int rank, int ranks);
 
 /// The same by the host, as Gloo's, whose name it has: it waits for the device, and cannot be recorded.

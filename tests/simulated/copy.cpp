@@ -19,7 +19,7 @@ void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
   launch.run([=] { target.copy_(source); });
 }
 
-/// On the source's stream, in order with what the target's does before and after.
+/// On the source's stream, in order with the target stream's work before and after.
 void copy_to_peer(const at::Tensor& to, const at::Tensor& from) {
   auto& target_queue = Queue::of(current_stream(to.device().index()));
   const c10::DeviceGuard guard(from.device());

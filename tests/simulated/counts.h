@@ -28,7 +28,7 @@ int64_t bytes_of(const at::Tensor& tensor);
 struct LaunchCount {
   enum class Kind {
     kMezzo,  ///< a kernel of mezzo's
-    kAten,   ///< an operator of LibTorch's; views, and what else the host does alone, are none
+    kAten,   ///< an operator of LibTorch's, except views and other work of the host alone
     kCopy,   ///< from the host or to it
   };
   Kind kind;
@@ -51,8 +51,8 @@ class LaunchLog {
 /// Called for each launch, when it is queued; of a graph, when it is replayed.
 void note_launch(const LaunchCount& launch);
 
-/// Whether kernels do their work. If not, they are queued, counted and put in order as ever, which
-/// is fast at any size; all results are nonsense. Initially true.
+/// Whether kernels do their work. If not, they are still queued, counted and put in order, which is
+/// fast at any size. All results are then nonsense. Initially true.
 void set_computes(bool computes);
 bool computes();
 

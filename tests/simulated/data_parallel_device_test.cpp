@@ -12,8 +12,8 @@
 #include "mezzo/parallel/data_parallel.h"
 #include "simulated/device_test.h"
 
-/// DataParallel over two devices: its copies are in order with what the devices do,
-/// and nobody waits for them.
+/// DataParallel over two devices: its copies are in order with the devices' work, and the host does
+/// not wait for them.
 
 namespace mezzo::simulated {
 namespace {

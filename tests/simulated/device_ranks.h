@@ -19,7 +19,7 @@ struct DeviceRanks {
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
   bool check_collectives = false;
 
-  /// Calls `work` on each, its device current. Returns what they threw, by rank; "" for nothing.
+  /// Calls `work` on each, its device current. Returns their errors, by rank; "" for none.
   std::vector<std::string> run(
       const std::function<void(distributed::ProcessGroup& group, c10::Device device)>& work) const {
     const auto meeting = meeting_of(2);

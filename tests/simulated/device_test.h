@@ -10,20 +10,19 @@
 #include "simulated/report.h"
 #include "simulated/streams.h"
 
-/// An accelerator for LibTorch that needs no hardware, under the name "simulated": two devices, on
-/// which a test sees what a GPU would hide. Each part is a file:
+/// An accelerator for LibTorch that needs no hardware, under the name "simulated". It has two
+/// devices, on which a test sees errors that a GPU would hide. Each part is a file:
 /// - streams.h: work is done later, by threads of the streams; at Pace::kLate only
 ///   when somebody waits for it;
-/// - memory.h: what lies on a device may be touched by kernels alone, and only by
-///   those that were given it;
+/// - memory.h: only kernels may touch a device's memory, and only memory among their arguments;
 /// - fallback.cpp, launch.h: LibTorch's operators, by their CPU kernels, with the sizes of
 ///   their results known at once;
 /// - layers.cpp: convolutions of images, batch norms and LSTM cells;
-/// - copy.cpp: what is read too early is NaN;
+/// - copy.cpp: data that are read too early are NaN;
 /// - ordering.h: memory that streams use without an event between them, or that is
 ///   freed too early, is a fault;
 /// - report.h: faults, and how often the host waited;
-/// - graph.h: recorded kernels, and what may not happen while they are recorded;
+/// - graph.h: recorded kernels, and the calls that a recording forbids;
 /// - collectives.h: ranks that are threads, each with a device. LibTorch's own modules cannot be
 /// moved to such a device, but by move_to() below, nor cloned there.
 namespace mezzo::simulated {
@@ -35,8 +34,7 @@ void synchronize();
 /// to the parameters follow.
 void move_to(const torch::nn::Module& module, c10::Device device);
 
-/// A test of what runs on the simulated devices, where nothing may go wrong, and streams
-/// work as late as they can.
+/// A test on the simulated devices. Any fault fails it, and streams work as late as they can.
 class DeviceTest : public testing::Test {
  protected:
   void SetUp() override;

@@ -14,8 +14,8 @@
 #include "simulated/device_ranks.h"
 #include "simulated/device_test.h"
 
-/// Two ranks with a device each: what they send each other is in order with what they
-/// compute, and no host waits.
+/// Two ranks with a device each. Their communication is in order with their computation, and no
+/// host waits.
 
 namespace mezzo::distributed {
 namespace {

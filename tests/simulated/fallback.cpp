@@ -67,7 +67,7 @@ bool indexes_by_mask(const c10::OperatorHandle& op, const Stack& arguments) {
   return found;
 }
 
-/// Whether the host has to know what the device has computed, to know what the operator returns.
+/// Whether the host needs a result of the device to know the operator's results.
 bool waits(const c10::OperatorHandle& op, const Stack& arguments) {
   const auto& returns = op.schema().returns();
   const auto& name = op.schema().name();
@@ -146,7 +146,7 @@ Stack seen_by(Launch& launch, const c10::OperatorHandle& op, const Stack& argume
   return seen;
 }
 
-/// Copies what a kernel returned to where its results are to be.
+/// Copies a kernel's returned values to its results.
 void store(const c10::OperatorHandle& op, const Stack& returned, const Stack& results) {
   for (size_t i = 0; i < returned.size(); ++i) {
     const auto from = tensors_of(returned[i]), to = tensors_of(results[i]);
@@ -177,8 +177,8 @@ Stack queued(const c10::OperatorHandle& op, const Stack& arguments, c10::Device 
   add_arguments(op, arguments, results);
   const Stack seen = seen_by(launch, op, arguments);
   launch.count_as(traffic_of(op, arguments, results));
-  // LibTorch 2.11's boxed kernels of several out= arguments, such as frexp's, drop what is on the
-  // stack before they return references to it: `seen` holds it.
+  // LibTorch 2.11's boxed kernels of several out= arguments, such as frexp's, drop the stack's
+  // values before they return references to them. `seen` holds the values.
   launch.run([op, seen, seen_results]() mutable {
     Stack stack = seen;
     op.callBoxed(stack);

@@ -6,8 +6,8 @@
 #include "simulated/device_test.h"
 #include "simulated/launch.h"
 
-/// The simulated devices catch what a GPU would let pass, most of the time: each
-/// mistake is made here once.
+/// The simulated devices catch mistakes that a GPU would let pass, most of the time. Each mistake
+/// is made here once.
 
 namespace mezzo::simulated {
 namespace {

@@ -12,9 +12,9 @@ at::Generator new_generator(c10::DeviceIndex device);
 /// What the next kernel's numbers are seeded by.
 uint64_t next_seed(at::Generator generator);
 
-/// The numbers of one kernel: a generator of the CPU that nobody else has, seeded by the next
-/// offset of `generator`, or of the current device's if there is none given; of one that is
-/// recorded, when it is replayed.
+/// The numbers of one kernel: a separate generator of the CPU. Its seed is the next offset of
+/// `generator`, or by default of the current device's generator. A recorded kernel takes the offset
+/// when it is replayed.
 at::Generator for_one_kernel(const std::optional<at::Generator>& generator);
 
 }  // namespace mezzo::simulated

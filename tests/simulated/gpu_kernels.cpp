@@ -66,7 +66,7 @@ at::Tensor bmm(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   return bmm_out(a, b, dtype, out);
 }
 
-/// As blocks call it: what is added to is what is written.
+/// As blocks call it: the result is written over the added tensor.
 at::Tensor& addmm_out(const at::Tensor& sum,
                       const at::Tensor& a,
                       const at::Tensor& b,

@@ -83,7 +83,7 @@ Trained train(const Case& of, c10::Device device) {
   return trained;
 }
 
-/// It shifts all scores of a query alike, and gets what is left of rounding.
+/// It shifts all scores of a query by the same number, so its gradient is rounding error.
 bool has_no_gradient(const std::string& parameter) { return parameter.ends_with("key.bias"); }
 
 double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).norm().item<double>(); }
@@ -116,8 +116,8 @@ TEST_P(GpuTrainingTest, GivesTheCpusNumbersAndWaitsForNothing) {
   EXPECT_EQ(there.half_copies.size(), here.half_copies.size());
   EXPECT_EQ(there.half_copies.empty(), of.precision == Precision::kFloat32);
   for (size_t i = 0; i < here.weights.size(); ++i) {
-    // Adam divides by a gradient's size: where that is near 0 rounding decides, and the weight
-    // moves as far as any other.
+    // Adam divides by a gradient's size. If the gradient is near 0, rounding decides, and the
+    // weight moves as far as any other.
     if (!has_no_gradient(here.gradients[i].first)) {
       const double moved = distance(here.weights[i], here.start[i]);
       EXPECT_LE(distance(there.weights[i], here.weights[i]), 5 * of.tolerance * moved) << here.gradients[i].first;
@@ -125,9 +125,9 @@ TEST_P(GpuTrainingTest, GivesTheCpusNumbersAndWaitsForNothing) {
   }
 }
 
-// In float32, some ten layers of sums of up to a hundred terms in another order. In the half types,
-// a unit in the last place of what is kept in them where such a sum falls to the other side. In float16,
-// tensor cores also round weights of attention and gradients of scores, a few units of 2^-11; the CPU does not.
+// In float32, some ten layers of sums of up to a hundred terms in another order. In the half types, a unit in
+// the last place of a stored value, if such a sum rounds to the other side. In float16, tensor cores also round
+// weights of attention and gradients of scores, a few units of 2^-11; the CPU does not.
 INSTANTIATE_TEST_SUITE_P(All,
                          GpuTrainingTest,
                          testing::Values(Case{Precision::kFloat32, 1024, 0, 1e-5},

@@ -13,8 +13,8 @@
 #include "mezzo/optim/sgd.h"
 #include "simulated/device_test.h"
 
-/// A GradScaler whose gradients are on devices: where it waits, and that it never reads what has
-/// not arrived. The rest of its numbers: training_test.cpp.
+/// A GradScaler whose gradients are on devices: the places in which it waits. It never reads data
+/// that have not arrived. The rest of its numbers: training_test.cpp.
 
 namespace mezzo::simulated {
 namespace {
@@ -124,8 +124,8 @@ TEST_F(GradScalerDeviceTest, TakesGradientsOfTwoDevices) {
   }
 }
 
-/// `found_inf`, scales and norms come to the CPU here, where they are read: what is
-/// not waited for reads as NaN.
+/// `found_inf`, scales and norms come to the CPU here, and are read. Without a wait they read as
+/// NaN.
 TEST_F(GradScalerDeviceTest, WaitsForWhatComesToTheCpu) {
   auto here = weights_on(at::kCPU), there = weights_on(device);
   mezzo::SGD optimizer({{"here", here}, {"there", there}}, SGDOptions().lr(0.5));

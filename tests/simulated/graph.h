@@ -10,12 +10,12 @@
 #include "simulated/streams.h"
 
 /// Graphs: kernels that a stream was given while it was recorded, and others that its events led to, to be done again
-/// on the same memory. A recording is void, and says so at once and at its end, if its thread waits for a device, any
-/// thread waits for its streams, or an event leads into it; and at its end, if its own stream does not wait for all the
-/// others. Several threads may record at once, as CUDA's in thread-local mode. A replay that goes on with no other
-/// graph's results fills all memory of its pool with poison first, so that nobody uses what an earlier one left there.
-/// A replay draws the random numbers that its kernels would draw as they stand, as those of CUDA do. It is a fault if
-/// it uses memory that was freed since.
+/// on the same memory. A recording is void if its thread waits for a device, any thread waits for its streams, or an
+/// event leads into it. It says so at once and at its end. It is also void, at its end, if its own stream does not wait
+/// for all the others. Several threads may record at once, as CUDA's in thread-local mode. A replay that does not
+/// continue another graph's results first fills all memory of its pool with poison. So nothing uses data that an
+/// earlier replay left there. As in CUDA, a replay draws the random numbers that its kernels would draw outside a
+/// graph. It is a fault if it uses memory that was freed since.
 namespace mezzo::simulated {
 
 /// Memory that was allocated while streams were recorded.

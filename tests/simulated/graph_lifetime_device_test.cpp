@@ -417,7 +417,7 @@ TEST_F(GraphLifetimeTest, WhatTheHostDecidedStaysUntilAReset) {
 
 class GraphRefusalTest : public DeviceTest {
  protected:
-  /// Of the call that would record; what was done before it stays done.
+  /// Of the call that would record. Earlier work stays done.
   void expect_refusal(const GraphedStep::Step& body, const std::string& why) {
     GraphedStep step(device, body, GraphedStepOptions().warmup_steps(2));
     const Tensors inputs{at::ones({2}, device)};

@@ -72,7 +72,7 @@ constexpr int64_t kSteps = 14;
 /// Rows of a rank's batches, by step.
 constexpr std::array<std::array<int64_t, kSteps>, 2> kRows{{{4, 4, 4, 3, 4, 3, 3, 4, 3, 4, 3, 4, 4, 3},  //
                                                             {4, 4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 4, 4}}};
-/// By what a loss is multiplied: its gradients underflow in float16, or overflow on rank 1 alone.
+/// Factor of a loss. Its gradients underflow in float16, or overflow on rank 1 alone.
 double factor_of(int rank, int64_t step) {
   return step == 5 ? 1e-8 : rank == 1 && (step == 1 || step == 8) ? 1e6 : rank == 1 && step == 11 ? kInf : 1;
 }

@@ -31,7 +31,7 @@ using Tensors = GraphedStep::Tensors;
 
 /// The rows of the batch of each step: three shapes, in turn and not.
 constexpr std::array<int64_t, 24> kRows = {6, 6, 6, 4, 6, 4, 4, 6, 4, 6, 4, 5, 5, 6, 4, 5, 5, 6, 4, 5, 6, 6, 4, 5};
-/// By what the loss is multiplied: gradients overflow in eager steps and replayed ones.
+/// Factor of the loss. Gradients overflow in eager steps and in replayed steps.
 float factor_of(size_t step) { return step == 1 || step == 9 || step == 10 || step == 19 ? kInf : 1; }
 
 enum class Clipping { kNone, kInOptimizer, kAfterUnscaling };

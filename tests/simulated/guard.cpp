@@ -11,8 +11,8 @@
 #include "simulated/memory.h"
 #include "simulated/streams.h"
 
-/// What LibTorch asks about devices, streams and events, of which `streams.h` knows, and the rest
-/// of what it wants to be told of a device.
+/// LibTorch's interface for devices, streams and events, by `streams.h`, and its other interfaces
+/// for a device.
 namespace mezzo::simulated {
 namespace {
 

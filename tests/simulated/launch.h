@@ -40,15 +40,16 @@ struct Kernel {
 };
 
 /// A kernel on its way to the current stream of the current device, as `<<<...>>>` launches
-/// one. Whether its tensors are that device's is the caller's business: where they are not,
-/// a device guard is missing.
+/// one. The caller makes sure that its tensors are on that device. If they are not, a device guard
+/// is missing.
 class Launch {
  public:
   explicit Launch(std::string kernel);
   /// On its way to a stream that the caller names, as kernels do that know addresses alone.
   Launch(std::string kernel, Queue& queue);
 
-  /// As what it counts; else it is an operator, which moves the tensors that it was given.
+  /// The kind under which it counts. Otherwise it is an operator, which moves the tensors among its
+  /// arguments.
   void count_as(LaunchCount::Kind kind) { count_.kind = kind; }
   void count_as(const Traffic& traffic) { count_.traffic = traffic; }
 
@@ -65,7 +66,7 @@ class Launch {
 
   const std::string& kernel() const { return count_.name; }
   Queue& queue() const { return queue_; }
-  /// Queues it, or has it recorded where the stream is. Nobody waits.
+  /// Queues it, or records it if the stream is recorded. The host does not wait.
   /// @param queued  as Kernel's
   Ticket run(std::function<void()> body, std::function<void(Queue&, Ticket)> queued = {});
   /// Queues it and waits for the stream, a host sync.

@@ -57,7 +57,7 @@ c10::Allocator* pinned_allocator();
 bool is_pinned(const void* data);
 /// Whose memory it is.
 c10::Device device_of(const void* data);
-/// Sets all bits of a CPU tensor, where it lies in one piece.
+/// Sets all bits of a CPU tensor, if it lies in one piece.
 void poison(const at::Tensor& tensor);
 
 }  // namespace mezzo::simulated

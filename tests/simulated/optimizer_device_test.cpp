@@ -20,7 +20,7 @@
 #include "not_finite.h"
 #include "simulated/device_test.h"
 
-/// What an optimizer's step reads, all of it on the device, and what it asks the device to do.
+/// The inputs of an optimizer's step, all of them on the device, and the kernels that it launches.
 
 namespace mezzo::simulated {
 namespace {
@@ -32,8 +32,8 @@ using testing::UnorderedElementsAre;
 /// What multiplies the gradients of each step, so that three are skipped.
 constexpr std::array<float, 9> kFactors = {1, kInf, 1, 1, kInf, kInf, 1, 1, 1};
 
-/// Operators of mezzo that the calling thread called, and the kernels that were launched outside
-/// of them: on a GPU, the former launch few of their own.
+/// Operators of mezzo that the calling thread called, and the kernels launched outside these
+/// operators. On a GPU, the operators launch few kernels.
 class OperatorCount {
  public:
   OperatorCount()
@@ -172,7 +172,7 @@ TEST_F(OptimizerDeviceTest, ReadsTheLearningRateWhereParametersAre) {
     }
     const Watch watch;
     for (const double rate : {0.25, 0.125, 1.0 / 3}) {
-      optimizer.set_lr(rate);  // written to the tensor, where it is one
+      optimizer.set_lr(rate);  // written to the tensor, if it is a tensor
       set_gradients(parameters, at::ones({}, device), 1);
       optimizer.step();
     }

@@ -7,8 +7,8 @@
 #include <vector>
 
 /// What happens before what, by vector clocks: an entry for each stream says how much of its work
-/// has been seen. The host is one more that takes part: it learns what it waits for, and what it
-/// starts comes after all it knows. All threads of the host count as one.
+/// has been seen. The host is one more participant. It learns of the work that it waits for. Work
+/// that it starts comes after all it knows. All threads of the host count as one.
 namespace mezzo::simulated {
 
 using Clock = std::vector<uint64_t>;  ///< by number of the stream
@@ -30,8 +30,7 @@ struct Access {
 /// Who used some memory last. Call all with order_mutex() held.
 class AccessHistory {
  public:
-  /// Reports a fault where `access`, of which `clock` is the time, is not ordered
-  /// after what it depends on.
+  /// Reports a fault if `access`, at the time `clock`, is not ordered after its dependencies.
   void add(const Access& access, const Clock& clock, bool writes);
   /// Reports a fault where memory is given back, for use by whatever comes after `clock`,
   /// while others still use it.

@@ -17,7 +17,7 @@
 #include "simulated/device_test.h"
 
 /// The column of graphs in the recipe matrix, whose other columns are in tests/python/amp/test_recipes.py. Recorded
-/// steps train each model as eager steps of the same device do. The models are those of the other columns, except the
+/// steps train each model as eager steps of the same device do. The models are the other columns' models, except the
 /// encoder.
 
 namespace mezzo::simulated {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-/// What the simulated devices have done, and what was wrong with it.
+/// The work of the simulated devices, and its faults.
 namespace mezzo::simulated {
 
 class Queue;
@@ -18,7 +18,7 @@ void note_replay();
 void note_fault(const std::string& fault);
 /// What a kernel threw, to be thrown at the next host sync.
 void note_error(std::exception_ptr error);
-/// Throws what was noted since the last time, as a device's assertions arrive: late.
+/// Throws the faults noted since the last call. They arrive late, like a device's assertions.
 void throw_noted();
 
 /// What was noted since it was made. Thread-safe.

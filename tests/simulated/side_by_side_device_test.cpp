@@ -15,7 +15,7 @@
 #include "mezzo/text/models/model_for_task.h"
 #include "simulated/device_test.h"
 
-/// Weights of one input on an accelerator: where they lie, and what is made of them.
+/// Weights of one input on an accelerator: their place in memory, and their products.
 
 namespace mezzo::text {
 namespace {

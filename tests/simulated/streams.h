@@ -18,7 +18,7 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 /// When streams do their work.
 enum class Pace {
-  kLate,  ///< when somebody waits for it: what is read before has certainly not arrived
+  kLate,  ///< when somebody waits for it: data that are read earlier have certainly not arrived
   kEager  ///< at once, beside the host
 };
 /// Of all streams, from now on. Initially kLate.
@@ -68,7 +68,7 @@ class Queue {
   Ticket pushed_ = 0, demanded_ = 0, done_ = 0;
 };
 
-/// The host's clock: what it knows to have happened. Call with order_mutex() held.
+/// The host's clock: the work that it knows to be done. Call with order_mutex() held.
 Clock& host_clock();
 
 /// The host waits for the work of `queue` up to `ticket`, at which `clock` was its time,
@@ -86,7 +86,7 @@ struct Event {
   size_t number = 0;               ///< there
 
   void record(Queue& on);
-  /// Makes `other` wait for what came before this event.
+  /// Makes `other` wait for the work before this event.
   void block(Queue& other) const;
 };
 

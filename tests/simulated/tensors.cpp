@@ -12,8 +12,8 @@
 #include "simulated/launch.h"
 #include "simulated/memory.h"
 
-/// Tensors on a device that hold nothing yet, and views of tensors: what the host does
-/// without looking at the memory.
+/// Tensors on a device that hold nothing yet, and views of tensors. The host makes them without
+/// reading the memory.
 namespace mezzo::simulated {
 namespace {
 

@@ -167,8 +167,8 @@ TEST_F(TrainingStepTest, WaitsForNothingAndGivesTheCpusNumbers) {
     for (size_t i = 0; i < here.losses.size(); ++i) {
       EXPECT_NEAR(there.losses[i], here.losses[i], is_half ? 2e-2f : 1e-5f);
     }
-    // A step of AdamW moves a weight by at most the learning rate, in a direction that hangs on the
-    // sign of what may be no more than rounding.
+    // A step of AdamW moves a weight by at most the learning rate, in a direction that depends on a
+    // sign. The sign may come from rounding alone.
     const float tolerance = is_half ? 6e-3f : 2e-4f;
     for (size_t i = 0; i < here.weights.size(); ++i) {
       const auto& [name, weight] = here.weights[i];

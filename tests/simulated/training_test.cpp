@@ -24,7 +24,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr double kLr = 0.05;
-/// By what the loss is multiplied, so that gradients overflow in the third step and the fourth.
+/// Factors of the loss: gradients overflow in the third step and the fourth.
 constexpr std::array<float, 8> kFactors = {1, 1, kInf, kInf, 1, 1, 1, 1};
 
 enum class Weights { kFloat32, kHalfWithMasters, kBFloat16WithMasters, kBFloat16 };
