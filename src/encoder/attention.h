@@ -49,9 +49,9 @@ struct AttentionDescription {
   }
 
   /// Tensors as operators get them: the rotary table detached, rows of relative positions contiguous.
-  /// @throws c10::ValueError  for a negative window or soft cap; for relative positions together with what excludes
-  ///     them, or with tensors of other shapes, dtypes or devices; for a rotary table of heads of another size, for
-  ///     fewer tokens than the longest sequence has, or not on `device`
+  /// @throws c10::ValueError  for a negative window or soft cap. For relative positions together with options that
+  ///     exclude them, or with tensors of other shapes, dtypes or devices. For a rotary table of another head size,
+  ///     with fewer rows than the longest sequence has tokens, or not on `device`
   AttentionDescription checked(const SequenceLayout& layout, const at::Device& device, int64_t hidden) const;
 };
 

@@ -32,7 +32,7 @@ struct ResidualLayerNormGradients {
 };
 
 struct EmbeddingGradients {
-  at::Tensor sum;  ///< [T, H] float32: of what each row summed
+  at::Tensor sum;  ///< [T, H] float32: gradient of each row's sum
   NormGradients norm;
 };
 
@@ -42,10 +42,10 @@ struct ActivationGradients {
   at::Tensor bias;     ///< [F] float32
 };
 
-/// Attention of the B sequences' first tokens to rows of which keys and values are linear
-/// functions, so that neither need be computed: query . (W row) = (W^T query) . row, and a sum of
-/// weights times W row + b is W (sum of weights times row) + (sum of weights) b. A bias of the keys
-/// shifts all scores of a query alike, which softmax does not see.
+/// Attention of the B sequences' first tokens to rows of which keys and values are linear functions, so that neither
+/// need be computed: query . (W row) = (W^T query) . row, and a sum of weights times W row + b is W (sum of weights
+/// times row) + (sum of weights) b. A bias of the keys shifts all scores of a query equally, which softmax does not
+/// see.
 struct FirstTokenAttention {
   at::Tensor query;  ///< [num_heads, B, H]: for each head, W^T times the part of the query that is the head's
   at::Tensor rows;   ///< [T, H], dtype of `query`
@@ -173,7 +173,7 @@ struct BlockOps {
                                                         const at::Tensor& row_numbers,
                                                         at::ScalarType product_dtype);
 
-  /// dropout(activation(a) * b), where a and b are the left and the right half of product + bias.
+  /// dropout(activation(a) * b) for the left half a and the right half b of product + bias.
   /// @param product  [T, 2 F]
   /// @return [T, F], dtype of `product`
   at::Tensor (*gated_activation)(const at::Tensor& product,
@@ -191,7 +191,7 @@ struct BlockOps {
                                                    const DropoutSite& dropout,
                                                    const at::Tensor& row_numbers);
 
-  /// Whether the device has packed attention of `dtype` for heads of so many columns.
+  /// Whether the device has packed attention of `dtype` for heads of `head_size` columns.
   /// @param has_extra_terms  whether there are relative positions or a soft cap
   bool (*takes_heads)(const at::Device& device, at::ScalarType dtype, int64_t head_size, bool has_extra_terms);
 

@@ -9,11 +9,11 @@
 #include "encoder/dropout_site.h"
 #include "encoder/packed_attention.h"
 
-/// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher,
-/// mezzo::NAME: a composition of ATen operations on any device (encoder/reference), which op
-/// policies and FiniteTracer see op by op; where a kind of device has BlockOps the blocks are two or three
-/// nodes of the graph with backward written by hand (encoder/fused). All follow autocast as the
-/// compositions do. T rows, H hidden units, F feed-forward units, B sequences.
+/// The parts of a transformer layer on packed rows. Each is an operator of LibTorch's dispatcher, mezzo::NAME. On any
+/// device it is a composition of ATen operations (encoder/reference), which op policies and FiniteTracer see op by op.
+/// If a kind of device has BlockOps, a block is two or three nodes of the graph with backward written by hand
+/// (encoder/fused). All follow autocast as the compositions do. T rows, H hidden units, F feed-forward units, B
+/// sequences.
 namespace mezzo::encoder {
 
 /// Scale and shift of a layer normalisation: `weight` and `bias` [H]; the bias undefined for none, if norm_first.
@@ -23,16 +23,16 @@ struct LayerNormParams {
   double eps;
 };
 
-/// The trained addition to a frozen linear layer (LoRA): scale · b (a dropout(x)); `a` [rank, in], `b` [out, rank].
-/// Row t of x is dropped as row `row_numbers[t]`, where the block has them.
+/// The trained addition to a frozen linear layer (LoRA): scale · b (a dropout(x)); `a` [rank, in], `b` [out, rank]. Row
+/// t of x is dropped as row `row_numbers[t]`, if the block has them.
 struct LoraParams {
   at::Tensor a, b;
   double scale = 1;
   DropoutSite dropout;
 };
 
-/// A linear layer: `weight` [out, in], `bias` [out], undefined for none, as all layers of a block may
-/// lack it that begins with its norm; of feed-forward blocks, those whose activation is gated.
+/// A linear layer: `weight` [out, in], `bias` [out], undefined for none. All layers of a block that begins with its
+/// norm may lack a bias. Of feed-forward blocks, only blocks with a gated activation may.
 struct LinearParams {
   at::Tensor weight;
   const at::Tensor& bias;
@@ -88,7 +88,7 @@ bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t 
 
 /// The half of a layer that works on each row alone.
 struct FeedForwardParams {
-  LinearParams intermediate;  ///< [F, H]; gated [2 F, H]: rows of what is activated, then of its gate
+  LinearParams intermediate;  ///< [F, H]; gated [2 F, H]: rows of the activation's input, then of its gate
   LinearParams output;        ///< [H, F]
   Activation activation;
   LayerNormParams norm;
@@ -100,7 +100,7 @@ struct FeedForwardParams {
 
 /// layer_norm(x + dropout(linear(inner))), or x + dropout(linear(inner)) with norm_first. `inner` is
 /// activation(linear(x)), or dropout(activation(a) * b) for the halves a and b of linear(x); with norm_first of
-/// layer_norm(x). Fused, once differentiable; keeps what is activated, not the result.
+/// layer_norm(x). Fused, once differentiable; keeps the activation's input, not the result.
 /// @param x  [T, H]
 /// @param row_numbers  [T] int64: which rows of the batch these are, for dropout; undefined if they are all
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);

@@ -30,8 +30,7 @@ bool has_wider_sums(const at::Tensor& a) {
 
 bool widens(at::ScalarType dtype, const at::Tensor& a) { return dtype == at::kFloat && is_half(a.scalar_type()); }
 
-/// Of factors in half precision cuBLAS writes as float32 what it sums up so; others of another dtype are
-/// converted first.
+/// cuBLAS writes the sums of half-precision factors as float32; factors of other dtypes are converted first.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
   const bool is_batch = a.dim() == 3;
   if (widens(dtype, a) && has_wider_products(a)) {

@@ -6,10 +6,10 @@
 
 namespace mezzo::encoder {
 
-/// The operator mezzo::dropout: `x` with each element zeroed with probability p, the others
-/// divided by 1 - p. Differentiable to any order. Element i (row-major) is dropped when word i % 4
-/// of Philox block i / 4 (counter {block low, block high, step, site}, key seed) is below p * 2^32;
-/// backward computes that again instead of storing a mask.
+/// The operator mezzo::dropout: `x` with each element zeroed with probability p, the others divided by 1 - p.
+/// Differentiable to any order. Element i (row-major) uses word i % 4 of Philox block i / 4 (counter {block low, block
+/// high, step, site}, key seed). It is dropped if the word is below p * 2^32. Backward computes the words again instead
+/// of storing a mask.
 /// @param x  any shape, floating, any device
 /// @param site  p in [0, 1); 0 returns `x` itself
 /// @return shape, dtype and device of `x`, contiguous

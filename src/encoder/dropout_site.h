@@ -21,7 +21,7 @@ struct DropoutSite {
 
   /// As operators get one: the key's bits in the one kind of integer that schemas know. An offset
   /// on the CPU is read at once.
-  /// @param device  of what is dropped
+  /// @param device  of the tensor to drop from
   /// @throws c10::ValueError  unless p is in [0, 1), or for an offset that is not 0-dim int64 on
   ///     the CPU or on `device`
   static DropoutSite of(double p,

@@ -2,14 +2,12 @@
 
 #include "encoder/blocks.h"
 
-/// The blocks, of two or three nodes of the graph (fused/nodes.h): matrix products by Products, all between them by
-/// the device's BlockOps. Results equal those of the compositions up to rounding, with the same dropout masks. Once
-/// differentiable.
+/// The blocks, of two or three nodes of the graph (fused/nodes.h): matrix products by Products, all between them by the
+/// device's BlockOps. Results equal the compositions' up to rounding, with the same dropout masks. Once differentiable.
 namespace mezzo::encoder::fused {
 
-/// Whether these blocks can take `x`, T rows, as things are: where a device has BlockOps, float32,
-/// bfloat16 or float16, and nobody wants to see the operations one by one (an op policy, a
-/// FiniteTracer). Where not, use the compositions.
+/// Whether these blocks can take `x`, T rows, now. They need a device with BlockOps, and float32, bfloat16 or float16.
+/// No op policy or FiniteTracer may want to see single operations. If not, use the compositions.
 bool can_run(const at::Tensor& x);
 
 /// Whether attention can run: also, the device's kernels take such heads.

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kLargest = 127;  // of weights, by magnitude
 
-/// The row's factor for a width: `steps` / width; 0 where the width is none, or no number.
+/// The row's factor for a width: `steps` / width; 0 if the width is 0 or not finite.
 at::Tensor factors(const at::Tensor& width, double steps) {
   const auto has_values = at::isfinite(width).logical_and(width >= cpu::kInt8Smallest);
   return at::where(has_values, steps / width, 0);

@@ -3,9 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-/// Weights of linear layers in int8, for prediction: weights with a scale a row, as they are made once,
-/// and what they are multiplied by with a scale a row, too, made for each product (W8A8, dynamic), from the row's least
-/// number to its most.
+/// Weights of linear layers in int8, for prediction (W8A8, dynamic). Weights are made once, with a scale a row. The
+/// other factor also has a scale a row, from the row's least number to its largest, made for each product.
 namespace mezzo::encoder {
 
 /// More columns than a weight in int8 has, so that no sum is larger than an int32 holds.
@@ -14,8 +13,8 @@ constexpr int64_t kTooDeepForInt8 = 1 << 16;
 /// Bytes behind a row's integers: its scale.
 constexpr int64_t kInt8ScaleBytes = 4;
 
-/// A weight [out, in] as kChar [out, in + kInt8ScaleBytes]: a row's integers, to nearest even, and the float32 that
-/// they are times, the largest magnitude of the row over 127. On CPUs the order that products read is kept behind it;
+/// A weight [out, in] as kChar [out, in + kInt8ScaleBytes]: a row's integers, to nearest even, and their float32 scale.
+/// The scale is the largest magnitude of the row over 127. On CPUs the order that products read is kept behind it;
 /// changes in place do not reach that order.
 /// @throws c10::ValueError  for one with inf, NaN or kTooDeepForInt8 columns
 at::Tensor int8_weight(const at::Tensor& weight);

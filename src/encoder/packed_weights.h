@@ -6,8 +6,8 @@
 /// for each batch.
 namespace mezzo::encoder {
 
-/// A weight [out, in] in `dtype`, of the same memory where that is its own; behind it, where Products on its device
-/// multiply by panels (cpu::compute_packed), these. Changes in place do not reach them.
+/// A weight [out, in] in `dtype`, in the same memory if it has that dtype. Panels lie behind it if Products on its
+/// device multiply by panels (cpu::compute_packed). Changes in place do not reach them.
 at::Tensor packed_weight(const at::Tensor& weight, at::ScalarType dtype);
 
 /// Whether panels lie behind it, or behind the tensor that it is a view of.

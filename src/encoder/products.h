@@ -8,10 +8,9 @@
 
 namespace mezzo::encoder {
 
-/// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen
-/// by autograd. On a CPU they are computed together (cpu::Products); elsewhere each is queued on
-/// the device at once, or beside. Sums and products may be float32 where a and b are not; they are
-/// never rounded to the dtype of a and b.
+/// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen by autograd. On a
+/// CPU they are computed together (cpu::Products); elsewhere each is queued on the device at once, or beside. Sums and
+/// products may be float32 if a and b are not; they are never rounded to the dtype of a and b.
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N]; of three dimensions, here and
@@ -26,8 +25,8 @@ class Products {
   at::Tensor add_aside(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype);
   void assign_aside(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
-  /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are
-  /// not. To a batch once.
+  /// `compute` adds: total += a b, in the order of the calls; `total` may be float32 if a and b are not. To a batch
+  /// once.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.

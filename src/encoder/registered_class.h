@@ -16,7 +16,7 @@ std::string registered_class(const std::string& name, const Define& define) {
     if (!torch::getCustomClass(full)) {
       define(name);
     }
-  } catch (const c10::Error&) {  // who registers an operator with it learns that there is no such type
+  } catch (const c10::Error&) {  // registering an operator with it will report the missing type
   }
   return full;
 }

@@ -28,7 +28,7 @@ struct Order {
   std::vector<int64_t> places, ends;  ///< ends: of each thread's
 };
 
-/// The longest of a thread's first. Its own are those that begin in its part of the rows.
+/// The longest of a thread's first. A thread owns the sequences that begin in its part of the rows.
 Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   Order order;
   const int64_t threads = at::get_num_threads();
@@ -91,8 +91,8 @@ float* part_of(const at::Tensor& vector, int64_t first) {
 /// Tasks for each thread, roughly, so that all end at about the same time.
 constexpr int64_t kTurnsOfAThread = 16;
 
-/// Parts of a batch, at most, whose gradients of relative positions are summed apart: whatever the
-/// number of threads, so that they do not change with it, and few, since each takes memory.
+/// Parts of a batch, at most, whose gradients of relative positions are summed apart. The number does not depend on the
+/// threads, so gradients do not change with them. It is small, since each part takes memory.
 constexpr int64_t kMostParts = 8;
 
 /// What all tiles of an attention share, and how they differ.
@@ -187,8 +187,7 @@ class Tiles {
     });
   }
 
-  /// Calls `task(b, head, part, scratch)` for every sequence and head: those of a part and head one after
-  /// the other.
+  /// Calls `task(b, head, part, scratch)` for every sequence and head. Calls of one part and head follow each other.
   template <class Task>
   void for_each_of_parts(const Task& task) const {
     const auto& sequences = attention_.layout->sequences();

@@ -9,8 +9,8 @@ namespace mezzo::encoder::cpu {
 /// Whether the term of such a sum is rows times an int8 weight, transposed.
 bool is_int8(const ProductSum& sum);
 
-/// As reference::int8_product, to the bit before `output` is rounded, whatever the number of threads. Rows of
-/// several sums' same left side are made integers once.
+/// Bit-identical to reference::int8_product before `output` is rounded, for any number of threads. Rows of several
+/// sums' same left side are made integers once.
 /// @param sums  of one term each, not added to their outputs
 void compute_int8(std::span<const ProductSum> sums);
 

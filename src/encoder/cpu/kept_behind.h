@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-/// A matrix with what was computed from it once, kept as long as the matrix's memory. `Kept` has a member `values`, the
+/// A matrix with values computed from it once, kept as long as the matrix's memory. `Kept` has a member `values`, the
 /// matrix in the memory that it was made in.
 namespace mezzo::encoder::cpu {
 

@@ -20,7 +20,7 @@ using kernels::cpu::share_out;
 using kernels::cpu::write_span;
 namespace {
 
-constexpr int64_t kFewestRows = 64;    // fewer do not pay for packing what they are multiplied by
+constexpr int64_t kFewestRows = 64;    // with fewer rows, packing the other factor costs more than it saves
 constexpr int64_t kPanelsOfATask = 4;  // packed by one task
 
 bool is_readable(const at::Tensor& matrix) { return matrix.stride(0) == 1 || matrix.stride(1) == 1; }

@@ -16,7 +16,7 @@ constexpr int64_t kSmallestRowBlock = 24;  // a smaller block reads panels from 
 constexpr double kTasksOfWhatIsLeft = 2.0;
 constexpr int64_t kColumnTasks = 4;  // of a thread whose cell has few rows
 
-// Rows alone are cut unless that reads more than this times what the best grid reads: the columns of a grid share their
+// Only rows are cut, unless that reads more than this times the best grid's reads. The columns of a grid share their
 // rows, and each packs them for itself.
 constexpr double kPaysForAGrid = 1.25;
 

@@ -18,7 +18,7 @@ namespace mezzo::encoder::cpu {
 using kernels::cpu::share_out;
 namespace {
 
-constexpr int64_t kShortestPiece = 128;  // shorter ones spend their time on rearranging what all pieces share
+constexpr int64_t kShortestPiece = 128;  // shorter pieces spend their time on rearranging the shared factor
 constexpr int64_t kAlignment = 16;       // of the places where outputs are split
 constexpr double kBalanced = 1.1;        // pieces cost more than a thread that works a tenth longer than the mean
 
@@ -45,8 +45,7 @@ void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
   }
 }
 
-/// One where whole products keep all threads equally busy, else as many as there are threads;
-/// 0 where that is too many.
+/// 1 if whole products keep all threads equally busy, else the number of threads; 0 if that is too many.
 int64_t pieces_of_each(std::span<const ProductSum> sums, int64_t threads) {
   // Largest first, as they are in `sums`; each to the thread that is done first.
   std::vector<double> busy(threads);

@@ -14,7 +14,7 @@
 #include "encoder/row_tensors.h"
 #include "kernels/cpu/share_out.h"
 
-/// How what is computed row by row is shared out among threads.
+/// How row-by-row work is shared out among threads.
 namespace mezzo::encoder::cpu {
 
 /// Rows of one task. Fixed, so that sums over rows are split in the same way

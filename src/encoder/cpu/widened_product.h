@@ -4,8 +4,8 @@
 
 namespace mezzo::encoder::cpu {
 
-/// output = [output +] a b in float32, by MKL where that is fast for bfloat16, else of converted
-/// factors. Autograd must be off.
+/// output = [output +] a b in float32, by MKL if it is fast for bfloat16, else of converted factors. Autograd must be
+/// off.
 /// @param output  [M, N], float32
 /// @param a  [M, K], bfloat16 or float16
 /// @param b  [K, N], of the same dtype

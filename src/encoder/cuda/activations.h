@@ -13,8 +13,8 @@ struct ValueAndSlope {
   float value, slope;
 };
 
-/// @tparam kIsHalf  whether half precision is what comes of it: then GELU's cumulative distribution is right to 1e-7,
-///   by the density that its slope needs anyway (Abramowitz and Stegun 26.2.17)
+/// @tparam kIsHalf  whether the result is in half precision: then GELU's cumulative distribution is right to 1e-7, by
+///   the density that its slope needs anyway (Abramowitz and Stegun 26.2.17)
 template <Activation kKind, bool kIsHalf>
 MEZZO_DEVICE ValueAndSlope activate(float x) {
   if constexpr (kKind == Activation::kGelu) {

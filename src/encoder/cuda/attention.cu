@@ -20,8 +20,8 @@ int shared_bytes(const Cut& cut) {
          static_cast<int>(sizeof(HeadSources));
 }
 
-/// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled down where a larger
-/// one comes. A block has some tiles of queries of one head, a warp each, and goes over the tiles of keys that they
+/// Softmax over the tiles so far: exponentials are of scores less the largest, and all are scaled down if a larger
+/// score follows. A block has some tiles of queries of one head, a warp each, and goes over the tiles of keys that they
 /// see: 4 n FLOP per query and column. Weights are rounded before they meet values.
 /// @tparam kExtra  whether there are relative positions or a soft cap
 template <class T, int kColumns, bool kExtra>

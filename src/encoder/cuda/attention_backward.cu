@@ -4,8 +4,8 @@
 #include "kernels/cuda/elements.h"
 
 // Weights are computed again from log_sum_exp, in two passes: by queries, whose gradients the warps own, then by keys
-// and values. So no sum has two writers. A head that fits into a block's shared memory takes both passes there; else
-// each pass has blocks of its own, which go over tiles of the other rows.
+// and values. So no sum has two writers. A head that fits into a block's shared memory takes both passes there. Else
+// each pass has separate blocks, which loop over tiles of the other rows.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -41,9 +41,9 @@ struct AttentionProducts {
   }
 };
 
-/// A head reads 5 n rows and writes 3 n, if it is one block's; of others each block reads all rows of the other side:
-/// 14 n FLOP per row and column, 18 n for heads of more than 128 columns. Gradients of scores and weights are rounded
-/// where they are factors.
+/// A head reads 5 n rows and writes 3 n, if one block takes it. Else each block reads all rows of the other side. It
+/// takes 14 n FLOP per row and column, 18 n for heads of more than 128 columns. Gradients of scores and weights are
+/// rounded when they are factors.
 /// @tparam kExtra  whether there are relative positions or a soft cap
 template <class T, int kColumns, bool kExtra>
 struct AttentionBackward {
@@ -111,7 +111,7 @@ struct AttentionBackward {
   }
 };
 
-/// Shared memory that a block may have for a whole head: two such blocks should find room on a multiprocessor.
+/// Shared memory that a block may have for a whole head: two such blocks should fit on a multiprocessor.
 int most_shared_bytes() { return smaller(96 * 1024, device_limits().shared_bytes); }
 
 template <class T, int kColumns, bool kExtra>

@@ -63,7 +63,7 @@ struct Range {
   int begin, end;
 };
 
-/// Of `count` rows those that rows `first` to `end` - 1 meet, which reach so far to both sides.
+/// The rows, of `count`, that rows `first` to `end` - 1 meet, which reach `before` and `after` rows to the sides.
 MEZZO_DEVICE Range within_reach(int first, int end, int before, int after, int count) {
   return {first > before ? (first - before) / kTile * kTile : 0, smaller(count, end + after)};
 }

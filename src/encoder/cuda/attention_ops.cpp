@@ -83,7 +83,7 @@ PackedAttentionArguments arguments_of(const AttentionArguments& attention,
   return arguments;
 }
 
-/// Gradients as columns of one matrix, for one product with the weights; those of lone first queries apart.
+/// Gradients as columns of one matrix, for one product with the weights; gradients of lone first queries are apart.
 AttentionGradients room_for_gradients(const AttentionArguments& attention) {
   const auto& query = attention.query;
   const bool only_first = attention.description.only_first_queries;
@@ -109,8 +109,8 @@ AttentionGradients zero_gradients(const AttentionArguments& attention) {
   return result;
 }
 
-/// Once the gradients of products with tables are there: adds to the gradients of queries and keys, makes those of the
-/// tables, and sums the biases' again.
+/// To be called after the gradients of products with tables: adds to the gradients of queries and keys, makes the
+/// tables' gradients, and sums the biases' again.
 void add_relative_gradients(const AttentionArguments& attention,
                             const Inputs& inputs,
                             const at::Tensor& grad_of_queries,

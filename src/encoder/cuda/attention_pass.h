@@ -95,7 +95,7 @@ MEZZO_DEVICE void set_places(const CutBackward& b, int part, Places& places) {
 /// @tparam kExtra  whether there are relative positions or a soft cap
 template <class T, int kColumns, bool kExtra>
 struct BackwardPass {
-  /// Registers hold one matrix of sums then: values have a round of their own.
+  /// Registers hold one matrix of sums then: values take a separate round.
   static constexpr bool kIsWide = kColumns > 128;
   using Matrix = Rows<T, kColumns>;
   using Sums = RowSums<kColumns>;
@@ -326,7 +326,7 @@ struct BackwardPass {
     block.sync_warp();
   }
 
-  /// From the gradients of turned rows to those of the rows. The eight rows of a half at a time.
+  /// Turns the gradients of turned rows into gradients of the rows. The eight rows of a half at a time.
   MEZZO_DEVICE void turn_back(Sums& sums, int first, int count) const {
     const int size = head().size, half_size = size / 2;
     float* const line = scratch() + lane() / 4 * (kColumns + 8);
@@ -357,7 +357,7 @@ struct BackwardPass {
     }
   }
 
-  /// Writes what the warps have for their rows, and its sum over them.
+  /// Writes the warps' gradients of their rows, and the sum over the rows.
   template <class OfSums>
   MEZZO_DEVICE void put(OfSums& sums, Which which) const {
     const PackedAttentionArguments& a = b.of.forward;

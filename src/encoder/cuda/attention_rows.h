@@ -10,7 +10,7 @@
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/elements.h"
 
-/// Rows of a head on their way to shared memory, where they lie with their biases, and turned.
+/// Copies rows of a head to shared memory, adds their biases, and turns them.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 /// Sets the head's columns to zero in the rows behind its sequence up to the next one's, and before the first.
@@ -183,8 +183,8 @@ MEZZO_COLD void copy_singly(int thread,
   }
 }
 
-/// Copies rows of a head to shared memory, in two steps: `begin` queues what can be on its way, `finish` adds the bias
-/// and turns rows. The same thread does both for an element.
+/// Copies rows of a head to shared memory, in two steps: `begin` queues asynchronous copies, `finish` adds the bias and
+/// turns rows. The same thread does both for an element.
 template <class T, int kColumns>
 struct RowsCopy {
   using Matrix = Rows<T, kColumns>;

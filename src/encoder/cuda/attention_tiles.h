@@ -54,7 +54,7 @@ MEZZO_DEVICE void for_tiles(const Block& block,
   }
   begin(range.begin, 0);
   commit_copies();
-  block.sync();  // what else is loaded before is there
+  block.sync();  // earlier loads have arrived
   int stage = 0;
   MEZZO_ROLLED
   for (int first = range.begin; first < range.end; first += cut.tile) {
@@ -78,8 +78,8 @@ MEZZO_DEVICE void for_tiles(const Block& block,
   }
 }
 
-/// Two neighbouring tiles of sums: sixteen rows by sixteen columns. Element i of a lane's tile n is of row
-/// lane / 4 + 8 (i / 2) and column 8 n + 2 (lane % 4) + i % 2.
+/// Two neighbouring tiles of sums: sixteen rows by sixteen columns. Element i of a lane's tile n is in row lane / 4 + 8
+/// (i / 2). Its column is 8 n + 2 (lane % 4) + i % 2.
 struct SquareTile {
   SumTile at[2];
 };

@@ -2,14 +2,13 @@
 #include "encoder/cuda/columns.h"
 #include "encoder/cuda/pre_norm_launchers.h"
 
-// A thread four columns of the result, and what lies in the two halves of the product there; of one
-// row, or in backward of some rows, whose sums it keeps. Forward moves three elements each,
-// backward six.
+// A thread takes four columns of the result, and the same columns of the product's two halves. It takes one row, or in
+// backward some rows, whose sums it keeps. Forward moves three elements each, backward six.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
-/// Four columns of what is activated, and of its gate.
+/// Four columns of the activation's input, and of its gate.
 struct Halves {
   Four input, gate;
 };

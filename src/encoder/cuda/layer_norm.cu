@@ -3,8 +3,8 @@
 #include "encoder/cuda/norm_rows.h"
 #include "encoder/cuda/row_launchers.h"
 
-// The forward passes read what they normalise once, and write its result, and for backward its
-// normalised rows, once.
+// The forward passes read their inputs once, and write the result once. For backward they also write the normalised
+// rows once.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -86,8 +86,8 @@ struct EmbeddingNorm {
   }
 };
 
-/// The grid of the backward pass. Each warp takes rows and has three sums of its own in shared memory. Few rows go to
-/// all multiprocessors. Of many rows each warp takes several, so that few parts of the sums are written.
+/// The grid of the backward pass. Each warp takes rows and has three separate sums in shared memory. Few rows go to all
+/// multiprocessors. Of many rows each warp takes several, so that few parts of the sums are written.
 struct NormCut {
   static constexpr int kMostWarps = 8, kBlocksAtOnce = 3, kSums = 3;
   int warps;
@@ -261,8 +261,8 @@ struct SumColumns {
   }
 };
 
-/// Counts what comes before each index, a lane an index and a warp a part of the others: for as many as short
-/// texts have sooner done than any sort that takes several passes.
+/// Counts the elements that come before each index. A lane takes an index, and a warp a part of the other indices. For
+/// the counts of short texts this is faster than any sort of several passes.
 struct SortFew {
   static constexpr int kParts = 8;
 

@@ -16,13 +16,12 @@ inline int row_bytes(int64_t rows, int64_t columns) {
   return static_cast<int>(rows * columns * int64_t{sizeof(float)});
 }
 
-/// Of one row a block, and room for the sums of its warps.
+/// A block for each row, with memory for the sums of its warps.
 inline Grid norm_grid(int64_t rows, int64_t columns) {
   return {rows, kNormThreads, kNormSumsBytes + row_bytes(1, columns)};
 }
 
-/// From the row in shared memory, whose sum each thread knows its part of, to
-/// what a layer norm leaves.
+/// Finishes a layer norm of the row in shared memory; each thread knows its part of the row's sum.
 template <bool kWhole>
 MEZZO_DEVICE void finish_norm(const Block& block,
                               float* row,

@@ -2,8 +2,8 @@
 #include "encoder/cuda/norm_rows.h"
 #include "encoder/cuda/pre_norm_launchers.h"
 
-// What a block that begins with its norm does at its beginning and at its end. Each pass reads
-// what it takes once, and writes what it leaves once.
+// What a block that begins with its norm does at its beginning and at its end. Each pass reads its inputs once, and
+// writes its outputs once.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {

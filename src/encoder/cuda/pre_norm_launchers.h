@@ -2,7 +2,7 @@
 
 #include "encoder/cuda/row_launchers.h"
 
-/// The row-wise kernels of blocks that begin with their norm, beside those of row_launchers.h.
+/// The row-wise kernels of blocks that begin with their norm; row_launchers.h has the others.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 struct LayerNormArguments {
@@ -29,7 +29,7 @@ struct ResidualDropoutBackwardArguments {
   Mask mask;
   const int64_t* row_numbers;
   Span product;  ///< its gradient
-  float* sums;   ///< [ceil(rows / kRowsOfSum), columns], of that; nullptr if there is no bias
+  float* sums;   ///< [ceil(rows / kRowsOfSum), columns], of that; nullptr without bias
   int64_t rows, columns;
 };
 void residual_dropout_backward(const ResidualDropoutBackwardArguments& arguments, Stream stream);
@@ -42,7 +42,7 @@ struct GatedActivationArguments {
   const int64_t* row_numbers;
   Span output;  ///< [rows, columns]; backward: holds its gradient before
   Span grad;    ///< backward: of the product
-  float* sums;  ///< backward: [ceil(rows / kRowsOfSum), 2 columns], of that; nullptr if there is no bias
+  float* sums;  ///< backward: [ceil(rows / kRowsOfSum), 2 columns], of that; nullptr without bias
   int64_t rows, columns;
 };
 void gated_activation(const GatedActivationArguments& arguments, Stream stream);

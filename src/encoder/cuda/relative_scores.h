@@ -26,7 +26,7 @@ MEZZO_DEVICE void require_rows(const Block& block, const RelativeScores& relativ
   }
 }
 
-/// The line of a head's query or key `row`: where it begins.
+/// The first element of the line of a head's query or key `row`.
 MEZZO_DEVICE int64_t query_line(const PackedAttentionArguments& a, const Head& head, int row) {
   const int64_t queries = a.rule.only_first_queries ? a.sequences.count : a.sequences.num_rows;
   return (head.number * queries + head.first_query + row) * a.relative.num_rows;

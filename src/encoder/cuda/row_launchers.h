@@ -55,7 +55,7 @@ struct EmbeddingNormArguments {
 };
 void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream);
 
-/// Backward of all layer norms. The mask is on what was added to the residual, or on the output.
+/// Backward of all layer norms. The mask is on the term added to the residual, or on the output.
 struct NormBackwardArguments {
   Span grad, normalised;
   const float* rstd;
@@ -63,8 +63,8 @@ struct NormBackwardArguments {
   Mask mask;
   bool mask_is_on_output;
   const int64_t* row_numbers;
-  Span product;   ///< gradient of what the mask was on, if it was not on the output; else none
-  Span residual;  ///< gradient of what was normalised
+  Span product;   ///< gradient of the masked term, if the mask was not on the output; else none
+  Span residual;  ///< gradient of the norm's input
   Span added;     ///< to that, or none; not if there is a product
   float* sums;    ///< [norm_parts, 3, columns]: of weight, bias of the norm, and bias of the product
   int64_t rows, columns;
@@ -99,7 +99,7 @@ struct AddRowsArguments {
 };
 void add_rows_at(const AddRowsArguments& arguments, Stream stream);
 
-/// to[numbers[b]] += rows[b], where no number is there twice; added in float32, and rounded as `to` is.
+/// to[numbers[b]] += rows[b] for distinct numbers; added in float32, and rounded as `to` is.
 struct AddToRowsArguments {
   Span to;
   const int64_t* numbers;

@@ -43,7 +43,7 @@ inline at::Tensor column_sums(const at::Tensor& parts) {
   return totals;
 }
 
-/// The sums [3, H] of a backward pass, whose arguments lack only room for their parts.
+/// The sums [3, H] of a backward pass, whose arguments lack only the memory for partial sums.
 inline at::Tensor run_backward(NormBackwardArguments arguments, const at::TensorOptions& options, Stream stream) {
   const auto parts =
       at::empty({norm_parts(arguments.rows, arguments.columns), 3, arguments.columns}, options.dtype(at::kFloat));

@@ -55,7 +55,7 @@ inline variable_list inputs_of(at::TensorList given) {
   return inputs;
 }
 
-/// While it lives, autocast casts nothing: the block has cast what it should.
+/// While it lives, autocast casts nothing: the block has made its casts.
 struct NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
@@ -122,8 +122,8 @@ inline at::Tensor grad_weight(const AutogradContext* ctx,
   return ctx->needs_input_grad(input) ? products.add_aside(grad.t(), x, dtype) : at::Tensor();
 }
 
-/// A vector of sums as the gradient of `param`: to autograd a separate tensor, in the memory of
-/// `sums` where that is of its dtype. In a SideStream, as the sums may be.
+/// A vector of sums as the gradient of `param`: to autograd a separate tensor, in the memory of `sums` if the dtypes
+/// agree. In a SideStream, as the sums may be.
 inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
   auto grad = sums;
   if (sums.scalar_type() != param.scalar_type()) {

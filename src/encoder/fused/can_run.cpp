@@ -6,7 +6,7 @@
 namespace mezzo::encoder {
 namespace fused {
 bool can_run(const at::Tensor& x) {
-  constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
+  constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters cover this number
   return block_ops(x.device()) != nullptr && has_kernel(x.scalar_type()) && x.numel() < kMaxElements &&
          !PolicyRegion::has_policy(x.device().type()) && !FiniteTracer::is_active();
 }

@@ -134,7 +134,7 @@ struct FirstToken : torch::autograd::Function<FirstToken> {
     ops.add_to_rows(result[kX], settings.layout->first_rows(), grad_residual);
 
     result[kQueryBias] = grad_vector(grad_product.sum(0), saved[kQueryBias]);
-    result[kKeyBias] = at::zeros_like(saved[kKeyBias]);  // it shifts all scores of a query alike
+    result[kKeyBias] = at::zeros_like(saved[kKeyBias]);  // it shifts all scores of a query equally
     result[kValueBias] =
         grad_vector((saved[kWeightSums].unsqueeze(2) * grad_heads).sum(0).flatten(), saved[kValueBias]);
     return result;

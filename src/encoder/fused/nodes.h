@@ -6,10 +6,10 @@
 #include "encoder/attention.h"
 #include "encoder/blocks.h"
 
-/// The nodes of the graph that fused blocks are composed of, each with its backward written by hand: a product of one
-/// input with some weights (project), attention (packed_attention), and a product that ends in a residual (finish).
-/// `x` and `residual` [T, H] are contiguous; with `first_rows` [B] int64, the rows of each sequence's first token,
-/// some results have a row a sequence. Once differentiable.
+/// The nodes of the graph that fused blocks are composed of, each with its backward written by hand. They are a product
+/// of one input with some weights (project), attention (packed_attention), and a product that ends in a residual
+/// (finish). `x` and `residual` [T, H] are contiguous; with `first_rows` [B] int64, the rows of each sequence's first
+/// token, some results have a row a sequence. Once differentiable.
 namespace mezzo::encoder::fused {
 
 /// What project() gives.
@@ -41,7 +41,7 @@ at::Tensor packed_attention(const at::Tensor& query,
 /// What finish() makes of its rows before the product.
 struct InnerActivation {
   Activation kind;
-  bool is_gated;           ///< whether rows are [T, 2 F]: what is activated, and its gate
+  bool is_gated;           ///< whether rows are [T, 2 F]: the activation's input, and its gate
   const at::Tensor& bias;  ///< added before; undefined for none
   DropoutSite dropout = {};
 };

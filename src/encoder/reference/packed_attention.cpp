@@ -82,9 +82,8 @@ at::Tensor position_scores_of(const at::Tensor& q,
     const auto rows = (x * scale).transpose(0, 1).reshape({heads, groups * length, head_size});
     return at::bmm(rows, of_heads).view({heads, groups, length, -1}).transpose(0, 1);
   };
-  // Of scores by rows, line i of the result begins at row L - 1 - i of `order`: where the lines of 2 L
-  // numbers are taken for lines of 2 L - 1, that is the same column of each. Backward of a gather
-  // would sort L * L places of every head.
+  // Of scores by rows, line i of the result begins at row L - 1 - i of `order`. To read lines of 2 L numbers as lines
+  // of 2 L - 1 gives the same column of each. Backward of a gather would sort L * L places of every head.
   const auto skewed = [&](const at::Tensor& scores, const at::Tensor& order) {
     const auto lines = scores.index_select(-1, at::constant_pad_nd(order, {0, 1}));
     return lines.flatten(2)
@@ -124,7 +123,7 @@ at::Tensor attend_to_all(const at::Tensor& q,
   });
 }
 
-/// Blocks of queries, each by its own block of keys and the two beside it.
+/// Blocks of queries: each attends to the block of keys in its place and the two neighbours.
 at::Tensor attend_to_neighbours(const at::Tensor& q,
                                 const at::Tensor& k,
                                 const at::Tensor& v,

@@ -14,7 +14,7 @@ inline at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {
   return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, norm.eps);
 }
 
-/// Row t of x as row `row_numbers[t]` of a tensor would be dropped, where they are given.
+/// Row t of x as row `row_numbers[t]` of a tensor would be dropped, if they are given.
 inline at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const at::Tensor& row_numbers) {
   return row_numbers.defined() ? dropout_of_rows(x, row_numbers, site) : encoder::dropout(x, site);
 }

@@ -7,8 +7,8 @@ namespace {
 
 using Bias = Elements<Element::kFloat>;
 
-// Passes hold what they use in separate variables: a store through a pointer could change any
-// other place, and it would be read anew for every vector.
+// Passes hold their values in separate variables. A store through a pointer could change any memory, so a value behind
+// one would be read anew for every vector.
 
 struct Forward {
   template <Element kElement, class Activation>

@@ -53,16 +53,16 @@ struct Range {
   int64_t count() const { return end - begin; }
 };
 
-/// Keys of a tile that some queries see, from where a run of the masks begins. Rows of scores and weights have a column
-/// for each, and are computed in whole vectors: `padded` is a multiple of kWidth, and where a query sees no key there
-/// is a score of -inf, then a weight of zero.
+/// Keys of a tile that some queries see, from the beginning of a mask's run. Rows of scores and weights have a column
+/// for each, and are computed in whole vectors: `padded` is a multiple of kWidth. A key that a query does not see has a
+/// score of -inf, then a weight of zero.
 struct Keys : Range {
   Keys(const AttentionTile& tile, const Range& all, int64_t first_query, int64_t queries)
       : Range{at_least(all.begin, at_least(0, first_query - tile.keys_before) / kMaskRun * kMaskRun),
               at_most(all.end, first_query + queries + tile.keys_after)},
         in_tile(begin - all.begin) {}
   int64_t padded() const { return round_up(count(), kWidth); }
-  int64_t in_tile;  ///< where the first one is
+  int64_t in_tile;  ///< index of the first one in the tile
 };
 
 /// Keys that are looked at at a time.
@@ -126,7 +126,7 @@ void cap_scores(float* scores, float* slopes, int64_t padded, float scale, float
   }
 }
 
-/// In place: e^(scale * (score - shift)), which is 1 where they are equal. Returns the sum.
+/// In place: e^(scale * (score - shift)), which is 1 if they are equal. Returns the sum.
 float exponentials(float* scores, int64_t padded, float scale, float shift) {
   Floats total{};
   for (int64_t j = 0; j < padded; j += kWidth) {

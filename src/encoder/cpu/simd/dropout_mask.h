@@ -9,7 +9,7 @@ namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into them
 
-/// x times its factor of dropout: 0 where that is 0, also of infinity and NaN.
+/// x times its factor of dropout. A factor of 0 gives 0, also for infinity and NaN.
 inline Floats dropped(Floats x, Floats factor) { return (factor > 0.0f ? x : Floats{}) * factor; }
 
 constexpr int64_t kMaskRun = 32;  // elements: 8 blocks of 4 words
@@ -72,7 +72,7 @@ inline void all_dropout_factors(int64_t count, const Dropout& dropout, const Run
 
 /// Factors of elements `first` ... `first + count - 1` of a tensor, as `encoder::dropout` counts
 /// them. Tensors of 2^34 elements and more would need a carry within a run.
-/// @param factors  room for count + 2 * kMaskRun
+/// @param factors  memory for count + 2 * kMaskRun
 /// @return where in `factors` they begin.
 inline const float* dropout_row(uint64_t first, int64_t count, const Dropout& dropout, float* factors) {
   const uint64_t block = first / 4;

@@ -8,9 +8,8 @@
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
-// Integers are multiplied word by word, of 32 bits: four bytes where the processor multiplies those and
-// adds the products up (VNNI), else two int16. Either way sums are exact, so that they are the same on
-// all processors.
+// Integers are multiplied word by word, of 32 bits. A word is four bytes if the processor multiplies bytes and adds the
+// products up (VNNI), else two int16. Either way sums are exact, so that they are the same on all processors.
 
 int32_t word_at(const void* place) {
   int32_t word;
@@ -95,7 +94,7 @@ struct Range {
 template <class From>
 Range range_of(const void* row, int64_t count) {
   Floats least{}, most{};
-  Ints magnitude{};  // bits of the largest: those of inf and NaN are larger than all others
+  Ints magnitude{};  // bits of the largest: bits of inf and NaN are larger than all others
   for_elements(count, [&](int64_t i, auto part) {
     const Floats x = From::load(row, i, part);
     const Ints bits = (Ints)x & 0x7FFFFFFF;

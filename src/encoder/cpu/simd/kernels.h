@@ -6,9 +6,9 @@
 #include "kernels/cpu/simd/elements.h"
 #include "kernels/random_key.h"
 
-// What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by
-// side, row `begin` to `end - 1` are computed, sums are added to `sums`. Vectors of H elements
-// (weights, biases) are float32. Every result is a function of the arguments alone.
+// Code that is compiled once per instruction set, behind raw pointers. Rows of H elements lie side by side, row `begin`
+// to `end - 1` are computed, sums are added to `sums`. Vectors of H elements (weights, biases) are float32. Every
+// result is a function of the arguments alone.
 
 namespace mezzo::encoder::cpu {
 
@@ -32,8 +32,8 @@ struct Norm {
   float eps;
 };
 
-/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row
-/// `row_numbers[t]` of a tensor would be, or as row t where that is nullptr.
+/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row `row_numbers[t]` of a tensor would
+/// be, or as row t if `row_numbers` is nullptr.
 struct ResidualLayerNorm {
   ConstSpan product;  ///< [T, H]; may be the memory of `normalised`
   const float* bias;
@@ -43,7 +43,7 @@ struct ResidualLayerNorm {
   const int64_t* row_numbers;  ///< [T]
   Span output;                 ///< [T, H]
   float* normalised;  ///< [T, H]: before `weight` and `bias` of the norm; nullptr if backward will not be called
-  float* rstd;        ///< [T]; 1 / standard deviation; or nullptr likewise
+  float* rstd;        ///< [T]; 1 / standard deviation; nullptr if `normalised` is
 };
 
 /// sums [3, H]: of grad_norm_weight, grad_norm_bias, grad_bias.
@@ -139,8 +139,7 @@ struct ResidualDropoutBackward {
   Span grad_product;  ///< [T, H]
 };
 
-/// output = dropout(activation(a) * b), where a and b are the halves of product + bias; row numbers as
-/// in ResidualLayerNorm.
+/// output = dropout(activation(a) * b) for the halves a and b of product + bias; row numbers as in ResidualLayerNorm.
 struct GatedActivation {
   ConstSpan product;  ///< [T, 2 F]; all spans hold the same elements
   const float* bias;  ///< [2 F]
@@ -157,17 +156,17 @@ struct GatedActivationBackward {
   Span grad_product;        ///< [T, 2 F]
 };
 
-/// What scores gain for relative positions, before `scale`: that of query i and key j,
-/// query_i . key[r] + query[r] . key_j, r = rows[i - j] - rows[the least distance].
+/// Terms that relative positions add to scores, before `scale`. The score of query i and key j gains query_i . key[r] +
+/// query[r] . key_j, r = rows[i - j] - rows[the least distance].
 struct RelativeTile {
-  ConstSpan key = {}, query = {};                          ///< [num_rows, D]; data nullptr where that term is left out
-  int64_t key_stride = 0, query_stride = 0, num_rows = 0;  ///< num_rows is 0 where there are none
+  ConstSpan key = {}, query = {};                          ///< [num_rows, D]; data nullptr if the term is left out
+  int64_t key_stride = 0, query_stride = 0, num_rows = 0;  ///< num_rows is 0 without relative positions
   const int64_t* rows = nullptr;                           ///< of distance 0
-  int64_t first_row = 0;                                   ///< what is the row of the least distance
+  int64_t first_row = 0;                                   ///< the row of the least distance
 };
 
-/// Keys that attention looks at at a time. Sequences of more need scratch for these alone, and their sums differ in
-/// the last bits from those of one pass. Relative positions, and values that are keys, take all keys at once.
+/// Keys that attention looks at at a time. Longer sequences need scratch for this number alone, and their sums differ
+/// in the last bits from sums of one pass. Relative positions, and values that are keys, take all keys at once.
 constexpr int64_t kKeyTile = 512;
 
 /// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride`
@@ -175,7 +174,7 @@ constexpr int64_t kKeyTile = 512;
 /// query_number_step, step, site}, word key % 4.
 struct AttentionTile {
   ConstSpan query, key, value;
-  bool values_are_keys;  ///< then what is said of values is not looked at
+  bool values_are_keys;  ///< then the fields of `value` are ignored
   int64_t query_stride, key_stride, value_stride;
   const float *query_bias, *key_bias, *value_bias;  ///< [D], added to each row; or nullptr
   int64_t num_queries, num_keys, head_size;
@@ -189,7 +188,7 @@ struct AttentionTile {
   int64_t output_stride;
   float* log_sum_exp;  ///< [num_queries], `query_number_step` apart, divided by what scores are multiplied by, for
                        ///< a lone key's weight to be 1; nullptr if backward will not be called
-  float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
+  float* weight_sums;  ///< [num_queries], as far apart: sums of the weights after dropout; nullptr if not needed
   RelativeTile relative = {};  ///< where every query sees all keys
 };
 
@@ -198,7 +197,7 @@ struct AttentionTile {
 struct AttentionTileBackward {
   AttentionTile forward;                  ///< output and weight_sums are not touched
   ConstSpan grad_output;                  ///< strides as output
-  ConstSpan output;                       ///< of forward, strides likewise; read if there are several tiles of keys
+  ConstSpan output;                       ///< of forward, with its strides; read if there are several tiles of keys
   const float* grad_weight_sums;          ///< as weight_sums; nullptr for zeros
   Span grad_query, grad_key, grad_value;  ///< strides as query, key, value; grad_key of both where values are keys
   float* sums;
@@ -241,16 +240,16 @@ struct ProductKernels {
   int64_t tile_rows;  ///< of which tasks should have a multiple
   int64_t panel_columns;
   int64_t (*panel_rows)(Element element, int64_t depth);
-  /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one.
-  /// `packed` has room for whole panels.
+  /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one. `packed` holds
+  /// whole panels.
   void (*pack_panels)(const MatrixView& b, int64_t first_column, int64_t columns, int64_t depth, float* packed);
   int64_t (*scratch)(int64_t columns);  ///< floats for `rows`
   /// Rows `begin` to `end` - 1, at most kLargestRowBlock of them.
   void (*rows)(const ProductRows&, int64_t begin, int64_t end, float* scratch);
 };
 
-/// Rows of floats become integers q with x ~ scale * q: width = max(x, 0) - min(x, 0) of the row,
-/// scale = width / kInt8Steps, q = min(round(x / scale), round(min(x, 0) / scale) + kInt8Steps).
+/// Rows of floats become integers q with x ~ scale * q. The scale is width / kInt8Steps, with width = max(x, 0) -
+/// min(x, 0) of the row. Then q = min(round(x / scale), round(min(x, 0) / scale) + kInt8Steps).
 constexpr int32_t kInt8Steps = 255;
 /// A row of less width is all zeros: its 1 / scale may be no number.
 constexpr float kInt8Smallest = 0x1p-120f;
@@ -263,13 +262,13 @@ struct Int8Rows {
   int64_t depth;
 };
 
-/// output[i, j] = (rows.scales[i] * scales[j]) * sum over k of q[i, k] * w[k, j], w [depth, N] int8: the
-/// sum is exact, what follows is float32, and the result is rounded once more where output is less.
+/// output[i, j] = (rows.scales[i] * scales[j]) * sum over k of q[i, k] * w[k, j], w [depth, N] int8. The sum is exact,
+/// the scaling is float32, and the result is rounded once more if output has less precision.
 struct Int8Product {
   Int8Rows rows;
   const int32_t* packed;
   const float* scales;         ///< [N], and up to a whole panel of anything
-  const int32_t* weight_sums;  ///< likewise: of each column
+  const int32_t* weight_sums;  ///< [N], up to a whole panel: sums of each column
   int64_t first_column;        ///< to compute, the first of a panel
   int64_t last_column;         ///< behind the last to compute
   int64_t columns;             ///< N
@@ -282,10 +281,10 @@ struct Int8Kernels {
   int64_t panel_columns;
   int64_t (*row_bytes)(int64_t depth);  ///< of Int8Rows, and of a column of packed panels
   /// Rows `begin` to `end` - 1 of x, `row_stride` elements apart; q to nearest even. A row with inf or NaN, or whose
-  /// width is no number, has the scale NaN.
+  /// width is not finite, has the scale NaN.
   void (*quantize_rows)(ConstSpan x, int64_t row_stride, const Int8Rows& to, int64_t begin, int64_t end);
-  /// `count` columns from `first` on, a multiple of panel_columns, which lie in `weights` as rows do,
-  /// `row_stride` bytes apart. `packed` and `sums` have room for whole panels.
+  /// `count` columns from `first` on, a multiple of panel_columns, which lie in `weights` as rows do, `row_stride`
+  /// bytes apart. `packed` and `sums` hold whole panels.
   void (*pack_panels)(const int8_t* weights,
                       int64_t row_stride,
                       int64_t first,
@@ -299,7 +298,7 @@ struct Int8Kernels {
 /// One kind of multiplication, over and over in registers. Half of the operations are multiplications, each of ones:
 /// `run` returns how many it did, while float32 and int32 hold the number.
 struct PeakLoop {
-  float (*run)(int64_t rounds) = nullptr;  ///< null where there is no instruction for it
+  float (*run)(int64_t rounds) = nullptr;  ///< null if the instruction is missing
   double operations_of_a_round = 0;
 };
 struct PeakLoops {

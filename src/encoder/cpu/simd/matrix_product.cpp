@@ -8,8 +8,8 @@
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
-// Matrices are multiplied word by word. A word is a float32, or two bfloat16 that follow each other
-// along the depth, where the processor multiplies those; it has the size of a float.
+// Matrices are multiplied word by word. A word is a float32, or two bfloat16 that follow each other along the depth, if
+// the processor multiplies bfloat16; it has the size of a float.
 
 // A panel of b, kDepth rows of it, stays near while the rows of a pass by, which lie in L2. Twice
 // that makes fewer passes over the output and is 2 % faster, but longer sums are less accurate.
@@ -23,7 +23,7 @@ constexpr int64_t kPanelsATime = 4;     // filled by neighbouring cache lines of
 constexpr int64_t kStripe = 4 * kRows;  // rows packed at a time: more would compete for the same places in the cache
 
 constexpr int64_t kLine = 16;  // words of a cache line
-// A line is read ahead every so many steps: a panel while the rows of a whole block pass by.
+// A line is read ahead every kLineSteps steps: a panel during the rows of a whole block.
 constexpr int64_t kLineSteps = kLargestRowBlock / kRows / (kColumns / kLine);
 static_assert(kLineSteps % 4 == 0, "steps are unrolled by 4");
 
@@ -124,8 +124,7 @@ struct Rows {
   int64_t row, step;
 };
 
-/// Where a tile belongs: rows of sums so far, which are added to or overwritten, and where the
-/// total is rounded into, if it is.
+/// Memory of a tile: rows of sums so far, which are added to or overwritten, and the rounded total, if it is rounded.
 struct Place {
   float* sums;
   char* rounded;
@@ -331,7 +330,7 @@ int64_t product_scratch(int64_t columns) {
 /// Rows of the output, and panels of b from `columns` columns on.
 struct Target {
   float* sums;  ///< [count, columns], rows `stride` apart
-  Span output;  ///< the same: where the sums are, or what they are rounded into
+  Span output;  ///< the same: `sums`, or their rounded values
   int64_t count, columns, stride;
   float* edge;  ///< [kRows, kColumns]
 };

@@ -13,7 +13,7 @@ using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into 
 /// Rows that a kernel may need at a time, beside the factors of dropout.
 constexpr int64_t kScratchRows = 5;
 
-/// What a call has to itself: rows of H floats, and room for the factors of dropout.
+/// A call's scratch memory: rows of H floats, and the factors of dropout.
 struct Scratch {
   float* row(int64_t number) const { return memory + number * columns; }
   float* factors() const { return row(kScratchRows); }

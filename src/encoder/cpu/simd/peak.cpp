@@ -1,6 +1,6 @@
 #include "encoder/cpu/simd/table.h"
 
-// What the instructions do that matrix products are made of, where they read nothing but registers.
+// The peak rate of the instructions of matrix products, with operands in registers only.
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
@@ -34,7 +34,7 @@ inline Vector run(int64_t rounds, Vector left, Vector right, const Multiply& mul
   for (int64_t round = 0; round < rounds; ++round) {
     MEZZO_UNROLL for (Vector& sum : sums) {  // or the array would lie in memory
       forget(left);
-      forget(sum);  // or all sums would be one, as they begin alike
+      forget(sum);  // or all sums would be one, as they begin with equal values
       sum = multiply(sum, left, right);
     }
   }

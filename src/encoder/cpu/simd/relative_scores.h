@@ -8,7 +8,7 @@ namespace mezzo::encoder::cpu::MEZZO_SIMD {
 /// Queries computed at a time.
 constexpr int64_t kQueryBlock = 32;
 
-/// Columns beside those of the keys that scores and their gradients have for RelativeScores.
+/// Columns of scores and their gradients that RelativeScores needs besides the keys' columns.
 constexpr int64_t kMargin = 64;
 
 /// Queries are scaled as they are loaded; bfloat16 would be rounded once more, so that there scores are.
@@ -36,14 +36,13 @@ inline float dot(const float* a, const float* b, int64_t columns) {
 
 /// What relative positions add to the scores of one sequence and head.
 ///
-/// Products are made with the rows of positions, a row each, of which a block of queries, or of keys,
-/// meets only a part. Score (i, j) is in row r(i - j) of them, which lies on a diagonal. With the
-/// queries in the columns, squares of these rows are transposed, so that query i's lanes are keys, from
-/// another one on for each query; with the keys in the columns, lane l is taken from the row of a
-/// distance l less, by as many exchanges as its number has bits.
+/// Products are made with the rows of positions, a row each, of which a block of queries, or of keys, meets only a
+/// part. Score (i, j) is in row r(i - j) of them, which lies on a diagonal. With the queries in the columns, squares of
+/// these rows are transposed, so that query i's lanes are keys. Each query's lanes begin at another key. With the keys
+/// in the columns, lane l is taken from the row of a distance l less. That takes as many exchanges as the lane number
+/// has bits.
 ///
-/// A lone query meets each key from one distance, so that there is no more to compute than one row of
-/// positions for each key.
+/// A lone query meets each key from one distance, so that it needs only one row of positions for each key.
 template <class Words>
 class RelativeScores {
  public:
@@ -203,7 +202,7 @@ class RelativeScores {
     }
   }
 
-  /// When all gradients have been taken: adds to that of the keys, and to those of the positions.
+  /// When all gradients have been taken: adds to the gradients of the keys and of the positions.
   void end_backward(const Matrix& grad_keys, const AttentionTileBackward& op) {
     if (has_key()) {
       add_out(grad_key_, scale_of_scores<Words>(tile_), op.grad_relative_key, op.relative_stride);
@@ -293,8 +292,8 @@ class RelativeScores {
     }
   }
 
-  /// Calls `task(i, places, runs)` for kWidth queries, `first` + i and those behind it, and kWidth rows of
-  /// positions: lane k of run l of `scores` is query i + l's score in row places[k].
+  /// Calls `task(i, places, runs)` for kWidth queries from `first` + i on, and kWidth rows of positions. Lane k of run
+  /// l of `scores` is query i + l's score in row places[k].
   template <class Task>
   void for_each_square(int64_t first, int64_t rows, const Task& task, const Matrix& scores) const {
     for (int64_t distance = first + 1 - tile_.num_keys; distance < first + rows; distance += kWidth) {

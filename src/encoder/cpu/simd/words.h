@@ -8,9 +8,9 @@
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 
-/// Small matrices in scratch memory and their products, word by word. A word has the size of a float: it
-/// is a float32, or two bfloat16 that follow each other along the depth, where the processor multiplies
-/// those. As a left operand a matrix holds its rows' values in pairs, as a right one its columns'.
+/// Small matrices in scratch memory and their products, word by word. A word has the size of a float. It is a float32,
+/// or two bfloat16 that follow each other along the depth, if the processor multiplies bfloat16. As a left operand a
+/// matrix holds its rows' values in pairs, as a right one its columns'.
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
@@ -25,7 +25,7 @@ struct Matrix {
   Matrix from_column(int64_t j) const { return {data + j, stride}; }
 };
 
-/// Takes what it is asked for from one piece of memory.
+/// Hands out parts of one piece of memory.
 class Arena {
  public:
   explicit Arena(float* memory) : next_(memory) {}
@@ -193,7 +193,7 @@ void product(const Strided& a, const Matrix& b, int64_t rows, int64_t depth, int
   }
 }
 
-/// Lanes of (a, b), those of b behind those of a.
+/// Lanes of (a, b): the lanes of b follow the lanes of a.
 template <class Choose, int... kLanes>
 inline Floats choose(Floats a, Floats b, std::integer_sequence<int, kLanes...> /*lanes*/) {
   return __builtin_shufflevector(a, b, Choose::of(kLanes)...);
