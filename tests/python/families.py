@@ -11,8 +11,8 @@ SMALL = dict(vocab_size=120, hidden_size=32, num_hidden_layers=3, num_attention_
 @dataclass
 class Family:
     model_type: str
-    more: dict = field(default_factory=dict)  # of its config, beside SMALL
-    has_token_types: bool = True              # that change what it computes
+    more: dict = field(default_factory=dict)  # config fields besides SMALL
+    has_token_types: bool = True              # that change its results
     dropouts: tuple = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
     attentions: tuple = ("sdpa", "eager")     # that transformers can run it with
 

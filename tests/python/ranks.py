@@ -53,7 +53,7 @@ class Ranks:
 
     def outcomes(self, timeout=180, without=()):
         """{rank: ("result", value) or ("error", text)}, of the ranks that ended by themselves within the timeout (in
-        seconds); the others are killed, those of `without` as soon as all others have ended."""
+        seconds). The other ranks are killed. Ranks of `without` are killed when all others have ended."""
         outcomes = {}
         end = time.monotonic() + timeout
         try:
@@ -80,7 +80,7 @@ class Ranks:
 
 
 def run(world_size, function, *arguments, **options):
-    """The results of all ranks, by rank; fails where one failed or did not end."""
+    """The results of all ranks, by rank. Fails if a rank failed or did not end."""
     ranks = Ranks(world_size, function, *arguments, **options)
     outcomes = ranks.outcomes()
     for rank in range(world_size):

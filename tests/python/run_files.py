@@ -1,5 +1,5 @@
-"""Runs test files by pytest, each in a separate process, forked from one that has imported what most of them want: that takes longer than
-most tests do. Fails where one of them fails.
+"""Runs test files by pytest, each in a separate process. The processes are forked from one that has imported the common modules:
+imports take longer than most tests. Fails if a file fails.
 
     run_files.py FILE...
 
@@ -25,7 +25,7 @@ def prepare(files):
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    gc.freeze()  # pytest collects garbage again and again: not among what is imported
+    gc.freeze()  # pytest collects garbage again and again: spares the imported modules
 
 
 def main():

@@ -69,10 +69,11 @@ def padded(ids, token_types=None, pad_id=0):
 
 
 def check_gradients(gradients, theirs, exact):
-    """Those of every parameter in float32 agree with those of transformers in float64: within 1e-4 of each one's norm.
-    Where the true gradient vanishes (a key's bias shifts all scores of a query alike), only rounding is left: 3 times
-    what transformers itself shows in float32 is allowed. Where a bias has few numbers, that is a matter of luck; they
-    are sums of the terms that the weight's gradient has, and 8 units of rounding of that are allowed (4 were seen)."""
+    """Every parameter's gradient in float32 agrees with transformers' in float64, within 1e-4 of its norm. If the true
+    gradient vanishes, only rounding is left. A key's bias is an example: it shifts all scores of a query by the same
+    number. The limit is then 3 times transformers' own error in float32. If a bias has few numbers, that error is a
+    matter of luck. They are sums of the terms of the weight's gradient, so 8 units of rounding of the latter are
+    allowed (4 were seen)."""
     assert gradients.keys() == exact.keys()
     for key, gradient in gradients.items():
         rounding = 3 * (theirs[key] - exact[key]).norm()

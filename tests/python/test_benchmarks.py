@@ -1,4 +1,4 @@
-"""The Python programs that mezzo is measured against do what they are taken for, on a model too small to measure."""
+"""The Python peers of mezzo's benchmarks compute the expected results, on a model too small to measure."""
 import contextlib
 import json
 import multiprocessing

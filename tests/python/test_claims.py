@@ -1,4 +1,4 @@
-"""Figures of README and of docs/speed.md are those of the pages that they link to."""
+"""Figures of README and of docs/speed.md equal the figures of the linked pages."""
 import re
 import sys
 from pathlib import Path

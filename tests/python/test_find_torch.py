@@ -1,5 +1,5 @@
-"""cmake/MezzoTorch.cmake, MezzoCuda.cmake and MezzoNccl.cmake with a LibTorch for CUDA, which is made up here: three files
-say what mezzo asks, and the headers are empty. The folders' names hold spaces."""
+"""cmake/MezzoTorch.cmake, MezzoCuda.cmake and MezzoNccl.cmake with an imitation of a LibTorch for CUDA. Three files have
+the information that mezzo reads, and the headers are empty. The folders' names hold spaces."""
 import os
 import re
 import shlex

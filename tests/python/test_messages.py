@@ -21,7 +21,8 @@ TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"((?:[^"\\\n]|\\.)*)
 
 
 def of_cpp(text):
-    """String literals; those of one expression are one message, with {} for the values between them."""
+    """String literals. The literals of one expression are one message, with {} for the values between
+    them."""
     code = TOKEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]) if m[0].startswith("/") else m[0], text)
     line, end, message = 0, 0, None
     for token in TOKEN.finditer(code):

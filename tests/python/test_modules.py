@@ -26,7 +26,8 @@ def sources(root):
 
 
 def arrows_of(root):
-    """(file, what it includes of ours, both modules); of no module: a public umbrella, the program, the precompiled header."""
+    """(file, included file of mezzo, both modules). Some files have no module: a public umbrella, the program, the precompiled
+    header."""
     modules = modules_of(root)
     for path in sources(root):
         file = path.relative_to(root)

@@ -9,8 +9,8 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TOOLS = "bash cat chmod cp dirname env grep mkdir rm sed tail tee touch true".split()
 
-# A python3 that makes environments of a stub of itself. "$STATE" holds what it is to do
-# and what it was asked for.
+# A python3 that makes environments of a stub of itself. "$STATE" holds its instructions and its
+# calls.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
   "-m venv "*)

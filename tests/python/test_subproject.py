@@ -1,4 +1,5 @@
-"""mezzo as a part of another project, by add_subdirectory as FetchContent does it: what it adds to that project."""
+"""mezzo as a part of another project, by add_subdirectory as FetchContent does it: its additions to that
+project."""
 import json
 import subprocess
 from importlib.util import find_spec

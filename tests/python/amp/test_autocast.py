@@ -60,7 +60,8 @@ def test_any_nesting_of_mezzos_and_pytorchs_regions_sets_what_pytorchs_alone_set
     mixed = [rng.choice([torch.autocast, mezzo.autocast]) for _ in regions]
     expected = trace(regions, [torch.autocast] * len(regions), fail, device)
     assert expected[0] == expected[-1]
-    # A guard inside a region of another dtype keeps no casts: Python's would get those of the other dtype.
+    # A guard inside a region of another dtype keeps no casts. Otherwise Python's guard would get casts of
+    # the other dtype.
     has_one_dtype = len({region["dtype"] for region in regions}) == 1
     for kinds in ([mezzo.autocast] * len(regions), mixed):
         found = trace(regions, kinds, fail, device)

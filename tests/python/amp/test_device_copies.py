@@ -1,5 +1,5 @@
-"""Copies from a device to the CPU are waited for: a CPU that reads earlier reads what was there before. On a machine
-without a device, "meta" stands in for one, and what is asked of LibTorch is looked at."""
+"""mezzo waits for copies from a device to the CPU. A CPU that reads earlier reads old values. On a machine without a
+device, "meta" replaces it, and the test inspects the calls of LibTorch."""
 import pathlib
 import re
 

@@ -2,11 +2,11 @@
 
 Each program runs twice. With `reproduce_pytorch`, mezzo is compared with torch.amp.GradScaler itself, at scales down to
 subnormal and zero too. By default it is compared with `DocumentedGradScaler` below, which is PyTorch's class plus the
-documented differences D1 to D3, and nothing else. The other differences are asserted where they occur:
+documented differences D1 to D3, and nothing else. Asserts check the other differences:
 - arguments out of range are refused where PyTorch takes them (`OUT_OF_RANGE`);
 - D5: step() without any gradient leaves the optimizer's stage as it was; PyTorch's is put back before going on;
 - an optimizer that applies the scale itself, without any gradient, is an error as for any other.
-Both sides drive the same optimizers: those of torch.optim, fused ones too, and mezzo.optim.SGD.
+Both sides drive the same optimizers: torch.optim's, also the fused ones, and mezzo.optim.SGD.
 """
 import collections
 import copy
@@ -27,7 +27,7 @@ PROGRAMS = {"cpu": 2000, "cuda": 1000}  # where each comparison waits for the de
 
 
 class DocumentedGradScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler with the differences that mezzo documents; `differences` counts where they mattered."""
+    """torch.amp.GradScaler with the differences that mezzo documents; `differences` counts their effects."""
 
     differences = collections.Counter()
 
@@ -112,7 +112,7 @@ class Side:
     def loss(self, parameter, coefficients, dtype):
         return (parameter.to(dtype) * coefficients.to(dtype)).sum()
 
-    # One method for each kind of call; what it returns is compared.
+    # One method for each kind of call. Its results are compared.
 
     def backward(self, index, dtype, as_list, coefficients):
         outputs = [self.loss(p, c, dtype) for p, c in zip(self.parameters[index], coefficients) if c is not None]
@@ -436,8 +436,8 @@ class Readings(TorchDispatchMode):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("scale, check", [(1024.0, "_amp_foreach_non_finite_check_and_unscale_"), (0.25, "_foreach_norm")])
 def test_gradients_are_read_once_to_check_them(scale, check, device):
-    """Also where unscaling makes them larger and what comes out of it is to be finite; on a GPU it may always, for all the
-    CPU knows."""
+    """Also if unscaling makes them larger and the result must be finite. On a GPU that is always possible: the CPU does
+    not know the values."""
     check = "_foreach_norm" if device == "cuda" else check
     parameter = torch.ones(10, device=device, requires_grad=True)
     optimizer, scaler = torch.optim.SGD([parameter], lr=0.1, fused=True), mezzo.GradScaler(device, init_scale=scale)

@@ -125,7 +125,7 @@ def test_rounding_is_no_worse_than_libtorchs(name, op, tensors, dtype):
 
 
 def second_order(op, tensors, output_grad):
-    """The gradients of a penalty on gradients: what a gradient penalty or a Hessian-vector product needs."""
+    """The gradients of a penalty on gradients, as for a gradient penalty or a Hessian-vector product."""
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     first = torch.autograd.grad(op(*leaves), leaves, output_grad.to(leaves[0].dtype), create_graph=True)
     penalty = sum(t.square().sum(dtype=torch.float64 if t.dtype == torch.float64 else torch.float32) for t in first) / 64

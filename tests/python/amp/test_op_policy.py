@@ -1,4 +1,5 @@
-"""Op policies against PyTorch's own autocast: its test lists, random programs, and what it lacks."""
+"""Op policies against PyTorch's own autocast: its test lists, random programs, and ops outside its
+lists."""
 import json
 import random
 import threading
@@ -44,7 +45,8 @@ def cast(value, dtype):
 
 
 def halves_as(value, dtype):
-    """PyTorch's lists have arguments in float16, which it does not promote with those of a bfloat16 region."""
+    """PyTorch's lists have arguments in float16. It does not promote them with arguments of a bfloat16
+    region."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.dtype == torch.float16 else value
     return type(value)(halves_as(v, dtype) for v in value) if isinstance(value, (tuple, list)) else value
@@ -391,7 +393,7 @@ def test_casts_of_parameters_are_kept_once_and_given_up():
             x @ torch.nn.Parameter(torch.randn(3, 3))
         x @ weights[0].detach(), x @ weights[0].t()
         assert torch.ops.mezzo.autocast_cache_size() == 6
-        with torch.no_grad():  # kept while gradients are off, and differentiable all the same once they are on
+        with torch.no_grad():  # kept while gradients are off, and still differentiable when they are on
             fresh = torch.nn.Parameter(torch.randn(3, 3))
             x @ fresh
         assert (x @ fresh).requires_grad

@@ -1,4 +1,5 @@
-"""Each recipe on four kinds of models, with LibTorch's modules: losses are those of the same loop in Python.
+"""Each recipe on four kinds of models, with LibTorch's modules: losses equal the losses of the same loop in
+Python.
 
 Recorded steps need an accelerator: tests/simulated/recipes_device_test.cpp compares them with eager steps on a simulated one.
 """
@@ -84,7 +85,7 @@ def task(name, rank=0):
 
 
 class Trained:
-    """A model of Python's with what a recipe adds to it; float32 masters are written out."""
+    """A Python model with a recipe's additions. float32 masters are written out."""
 
     def __init__(self, model, lr, autocast=None, masters=None, group=None):
         self.autocast, self.dtype = autocast, masters

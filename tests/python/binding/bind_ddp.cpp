@@ -36,7 +36,7 @@ struct ForeignModule : torch::nn::Module {
   }
 
  private:
-  /// The submodule for "a.b.weight", made where it is not there, and "weight".
+  /// The submodule for "a.b.weight", made if it does not exist, and "weight".
   std::pair<torch::nn::Module*, std::string> place(const std::string& name) {
     torch::nn::Module* module = this;
     size_t begin = 0;

@@ -10,7 +10,7 @@ ProcessGroupOptions with_timeout(double seconds) {
   return ProcessGroupOptions().timeout(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
 }
 
-/// A group that ends without the GIL, whoever holds it last: its threads may want the GIL before they end.
+/// A group that always ends without the GIL, because its threads may need the GIL before they end.
 std::shared_ptr<ProcessGroup> group_of_this_rank(double timeout) {
   return {new ProcessGroup(RankEnvironment::detect().value(), with_timeout(timeout)), [](ProcessGroup* ended) {
             std::optional<py::gil_scoped_release> no_gil;

@@ -14,8 +14,8 @@ using namespace mezzo::distributed;
 using Group = std::shared_ptr<ProcessGroup>;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-/// An optimizer over named parameters in two groups: those of one dimension without
-/// weight decay, at half the lr.
+/// An optimizer over named parameters in two groups: parameters of one dimension without weight
+/// decay, at half the lr.
 std::vector<ParamGroup> two_groups(const std::vector<NamedParameter>& parameters) {
   ParamGroup decayed{{}, 0.01, 1.0}, plain{{}, 0.0, 0.5};
   for (const NamedParameter& parameter : parameters) {

@@ -17,8 +17,8 @@ TIMEOUT = 4.0  # of groups that are meant to break, in seconds
 
 
 def use_nothing(ddp):
-    """What Python's joined ranks say they used is what all ranks used the step before, which keeps unused parameters
-    moving; they used nothing."""
+    """Python's joined ranks report the parameters that all ranks used in the step before, which keeps unused
+    parameters moving. The joined ranks used none."""
     ddp.process_group.allreduce(ddp.reducer._get_local_used_map().zero_()).wait()
 
 
@@ -43,8 +43,8 @@ def uneven(rank, folder):
                 assert torch.equal(a, b), (by_initial, options, name)
             for (name, a), b in zip(theirs[0].named_buffers(), mine[0].buffers()):
                 assert torch.equal(a, b), (by_initial, options, name)
-            # An even epoch afterwards: all is as it was. (Python's goes on asking who has joined
-            # until it is told, and divides by those that were left.)
+            # An even epoch afterwards: all is as it was. (Python's goes on asking which ranks have
+            # joined until it is told, and divides by the number of other ranks.)
             if by_initial:
                 theirs[1]._join_config = _JoinConfig.construct_disabled_join_config()
                 for _ in zip(train(*theirs, rank, 2, branch), train(*mine, rank, 2, branch), strict=True):
@@ -125,7 +125,7 @@ def mixed_precision(rank, folder):
 
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path):
-    """Scales, skips and weights are those of Python, and the same on every rank."""
+    """Scales, skips and weights equal Python's, and are the same on every rank."""
     results = ranks.run(2, mixed_precision, tmp_path)
     assert results[0] == results[1]
     theirs, mine = results[0]

@@ -14,8 +14,8 @@ def side_by_side(group, rank, branch=lambda rank, step: (), steps=4, set_to_none
     theirs, mine = pair(group, **options)
     assert_same(theirs[0], mine[0], "at start")
     if hooks:
-        # Python refuses bfloat16 hooks by their names if there is no NCCL, though
-        # Gloo can add bfloat16 up.
+        # Without NCCL, Python refuses bfloat16 hooks by their names, though Gloo can add bfloat16
+        # up.
         theirs[1].register_comm_hook(None, lambda state, bucket: hooks[0](state, bucket))
         mine[1].register_comm_hook(hooks[1])
     runs = [train(model, ddp, rank, steps, branch, set_to_none=set_to_none) for model, ddp in (theirs, mine)]
@@ -180,7 +180,7 @@ def structures(rank, folder):
     except RuntimeError as error:
         errors.append(str(error).splitlines()[0])
 
-    # Only what a loss is made of counts as used, and shared parameters count once.
+    # Only parameters of a loss count as used, and shared parameters count once.
     class Heads(nn.Module):
         def __init__(self, seed=0):
             super().__init__()

@@ -114,7 +114,7 @@ def test_a_lost_rank_is_named(how, lost_rank_hosts_the_store):
         message, seconds = value
         lost = "kept by rank 0" if lost_rank_hosts_the_store else "lost rank 1 (process"
         assert lost in message and "killed" in message and "stopped" in message, message
-        # The timeout, and what the census may take; a busy machine may need more, but not a hang.
+        # The timeout, and the time of the census. A busy machine may need more, but must not hang.
         assert seconds < 20 * TIMEOUT
 
 

@@ -10,7 +10,7 @@ import ranks
 import torch
 
 TIMEOUT = 4.0  # of the group whose rank is meant to be lost, in seconds
-# Around the length of a chunk, 131072, and of what the ranks share out of one.
+# Around the length of a chunk, 131072, and of a rank's part of it.
 SIZES = [0, 1, 2, 3, 7, 1000, 131071, 131072, 131073, 262144, 300001, 1_000_003]
 
 

@@ -36,7 +36,7 @@ def set_gradients(named, step, scale, overflow_at=None):
 
 
 def train(group, kind, how, steps=range(STEPS), state=None):
-    """Trains alone, where `group` is None. Returns what is left of it."""
+    """Trains alone if `group` is None. Returns the final state."""
     named = parameters(how.get("dtype", torch.float32))
     if state:
         for name, parameter in named:
@@ -121,8 +121,9 @@ def alone(kind, name):
 
 @pytest.fixture(scope="module")
 def runs():
-    """By number of ranks, for every job what each rank has. All in one group of processes, as starting those takes
-    longest. "half" is a run of the first steps, "resumed" one that goes on from the half run of one rank less."""
+    """By number of ranks, for every job: each rank's result. All in one group of processes, as starting those
+    takes longest. "half" is a run of the first steps, "resumed" one that goes on from the half run of one rank
+    less."""
     result = {1: {("half", i): [train(None, *job, FIRST)] for i, job in enumerate(RESUMED)}}
     for world_size in (2, 3):
         jobs = {(kind, name): (kind, how) for kind in KINDS for name, how in HOWS.items()}
@@ -143,7 +144,7 @@ def test_ranks_together_equal_one_process(runs, world_size, name):
         expected = alone(kind, name)
         for rank, result in enumerate(together):
             # Every tensor is updated by the same kernel, and norms are summed in double and rounded
-            # to float32, which comes out alike here: all is equal bit for bit.
+            # to float32, to the same number here. All is bit-identical.
             assert result["model"] == expected["model"], (kind, rank)
             assert result["log"] == expected["log"], (kind, rank)
         assert together[0]["state"] == expected["state"] and together[0]["weights"] == expected["weights"], kind
@@ -289,7 +290,7 @@ def test_errors_name_what_is_wrong():
         assert "has a master of" in stale and "make the masters by ShardedMasterWeights" in stale
         assert "to_float32() needs all masters" in to_float32
         assert "1 entries that belong to no parameter" in unknown
-        assert "state entry exp_avg/bias is [7], expected [24]" in shape  # also where it is another rank's
+        assert "state entry exp_avg/bias is [7], expected [24]" in shape  # also if it is another rank's
         assert "has no entry bias" in missing
 
 

@@ -1,4 +1,4 @@
-"""clip_grad_norm_ and clip_grad_value_ against those of torch.nn.utils."""
+"""clip_grad_norm_ and clip_grad_value_ against torch.nn.utils."""
 import random
 
 import _mezzo

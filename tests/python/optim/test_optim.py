@@ -22,8 +22,8 @@ def one_thread():
 
 
 def follow_pytorch(kind, seed, sizes, check, momentum=0, nesterov=False, dtype=torch.float32, lr_is_tensor=False):
-    """A hundred steps of both, with gradients that are missing now and then and a learning rate that changes; where it
-    is a tensor, at every step."""
+    """A hundred steps of both, with gradients that are missing now and then and a learning rate that changes. A tensor
+    changes at every step."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     shapes = [[tuple(rng.choices(sizes, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 4))] for _ in range(2)]
@@ -62,7 +62,8 @@ KINDS = [("adamw", 0, False), ("adam", 0, False), ("adamw amsgrad", 0, False), (
 @pytest.mark.parametrize("kind, momentum, nesterov", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hundred_steps_give_pytorchs_bits_where_it_uses_vectors(kind, momentum, nesterov, seed, one_thread):
-    """PyTorch computes what is left over after whole vectors in double; multiples of 16 leave nothing over."""
+    """PyTorch computes the elements after the last whole vector in double. Multiples of 16 have no such
+    elements."""
     def check(a, b, step):
         assert torch.equal(a, b), (step, (a - b).abs().max())
 
@@ -72,8 +73,8 @@ def test_a_hundred_steps_give_pytorchs_bits_where_it_uses_vectors(kind, momentum
 @pytest.mark.parametrize("kind, momentum, nesterov", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hundred_steps_of_any_shape_follow_pytorch(kind, momentum, nesterov, seed):
-    """Left-over elements differ by the rounding of float32: an ulp of the weight a step, and errors of a few ulp in
-    each update that are as large as a weight's own step where Adam divides noise by its root."""
+    """Left-over elements differ by the rounding of float32: an ulp of the weight a step, and a few ulp in each
+    update. If Adam divides noise by its root, this error is as large as a weight's step."""
     def check(a, b, step):
         torch.testing.assert_close(a, b, rtol=(step + 1) * 2**-22, atol=(step + 1) * 2**-23)
 
@@ -316,7 +317,7 @@ def test_training_goes_on_in_pytorch_and_back(kind, momentum, nesterov, directio
         ours = _mezzo.MezzoOptimizer(kind, mine, [0.1, 0.0], 0.01, momentum, nesterov, lr_scales=[1.0, 0.5])
         for _ in range(3):
             step(ours)
-        oracle = torch_with(theirs, 0.7)  # and all that is replaced by what is loaded
+        oracle = torch_with(theirs, 0.7)  # loading replaces all of it
         oracle.load_state_dict(copy.deepcopy(ours.torch_state_dict()))
         for group in oracle.param_groups:
             group["fused"] = True  # torch's own choice of kernel, which mezzo's state does not hold
@@ -361,7 +362,7 @@ def test_options_of_each_group_of_a_pytorch_state_are_taken_over(kind, make, opt
         give_gradients(theirs, mine)
         oracle.step()
         ours.step()
-        for a, b in zip(mine, theirs):  # a few ulps: PyTorch's formulas here are those of single operations
+        for a, b in zip(mine, theirs):  # a few ulps: PyTorch's formulas here consist of single operations
             torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-6)
 
 

@@ -1,4 +1,4 @@
-"""mezzo's learning-rate schedules against those of transformers and PyTorch."""
+"""mezzo's learning-rate schedules against the schedules of transformers and PyTorch."""
 import random
 
 import _mezzo

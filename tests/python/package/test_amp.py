@@ -266,7 +266,7 @@ def test_a_step_that_failed_may_be_repeated_as_in_pytorch(kind, unscales):
         with pytest.raises(KeyError):
             scaler.step(optimizer)
         hook.remove()
-        vars(optimizer).pop("grad_scale", None)  # which PyTorch's scaler leaves there, and multiplies by its own
+        vars(optimizer).pop("grad_scale", None)  # which PyTorch's scaler leaves there, and multiplies by its scale
         scaler.step(optimizer)
         with pytest.raises(RuntimeError, match="already been called"):
             scaler.step(optimizer)

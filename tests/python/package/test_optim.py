@@ -251,7 +251,7 @@ def test_named_parameters_name_gradients_in_errors():
 
 
 def test_hooks_run_around_a_step_and_nothing_waits_for_a_device():
-    """Tensors of the device "meta" hold no values: whoever asks for one fails."""
+    """Tensors of the device "meta" hold no values: code that asks for one fails."""
     weight = torch.ones(4, 4, device="meta", requires_grad=True)
     calls = []
     for name in [*INFOS, "LAMB"]:

@@ -1,4 +1,5 @@
-"""mezzo.optimize against the same models of transformers without it: outputs, gradients, training loops, and what is left to their own code."""
+"""mezzo.optimize against the same models of transformers without it: outputs, gradients, training loops, and calls left to the
+models' own code."""
 import copy
 import inspect
 import io
@@ -444,7 +445,7 @@ def test_lora_with_dropout_is_spread_as_in_peft():
         assert ks_2samp(actual[:, column], expected[:, column]).pvalue > 1e-5
 
 
-# --- what is left to the model's own code
+# --- calls left to the model's own code
 
 def same_outputs_and_a_warning(theirs, mine, inputs, reason):
     with torch.no_grad():
@@ -716,7 +717,7 @@ def test_sentence_transformers_embeds_and_trains_the_same():
     for key, expected in gradients[0].items():
         if expected is None:
             assert gradients[1][key] is None, key
-        elif not key.endswith("key.bias"):  # whose gradient is zero but for rounding
+        elif not key.endswith("key.bias"):  # whose gradient is zero except for rounding
             assert (gradients[1][key] - expected).norm() < 1e-4 * expected.norm() + 1e-7, key
 
 

@@ -1,4 +1,4 @@
-"""`--ema-decay`: what is evaluated and kept is the moving average that torch.optim.swa_utils makes of the weights."""
+"""`--ema-decay`: the evaluated and saved model is the moving average of the weights, as in torch.optim.swa_utils."""
 import itertools
 import json
 
@@ -38,8 +38,8 @@ def averaging_adamw(*averages):
 @pytest.mark.parametrize("flags, dtype, rounding", [
     # 10 times the distance of two float32 runs on a Zen 5: 1e-5 of that to the last weights.
     (["--precision", "fp32"], None, 1e-4),
-    # The first steps overflow, in PyTorch's run as in this one: a skipped step is not a part of the average, nor of its count.
-    # fp16 rounds elsewhere here than there: 5 times the distance on a Zen 5. Counting the skipped steps makes it 0.46.
+    # The first steps overflow, in PyTorch's run and in mezzo's. A skipped step is not a part of the average, nor of its count.
+    # The two round fp16 in different places: 5 times the distance on a Zen 5. Counting the skipped steps makes it 0.46.
     (["--precision", "fp16", "--loss-scale", f"dynamic:{2.0**40}"], torch.float16, 0.1),
 ])  # fmt: skip
 def test_keeps_pytorchs_average(flags, dtype, rounding, small, texts, tmp_path):  # noqa: F811
@@ -121,7 +121,7 @@ def test_two_ranks_keep_the_same_average(more, small, texts, tmp_path):  # noqa:
     mezzo(*flags, "--batch-size", 8, "--output", tmp_path / "one")
     mezzo("launch", "--nproc", 2, "--", *flags, "--batch-size", 4, "--output", tmp_path / "two", *more)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    # Adam divides by sqrt(v): where a gradient is rounding noise, a weight may go either way.
+    # Adam divides by sqrt(v): if a gradient is rounding noise, a weight may go either way.
     assert sum((one[name] - two[name]).norm() ** 2 for name in one) < 1e-4 * sum(one[name].norm() ** 2 for name in one)
 
 

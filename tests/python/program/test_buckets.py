@@ -45,7 +45,8 @@ def ends_as_if_whole(data, whole, output, call, lost):
 
 @pytest.mark.parametrize("lost", [0, 3])
 def test_a_checkpoint_is_complete_or_passed_over(data, whole, calls, tmp_path, lost):
-    """Killed within the renames of the second checkpoint and the third: a half of a file, of a folder, or of what was written last."""
+    """Killed within the renames of the second checkpoint and the third. Half of a file, of a folder, or of the last written data
+    is left."""
     chosen = [number for number, path in calls if path.startswith(("checkpoints/step-4", "checkpoints/step-6"))]
     assert len(chosen) > 20
     said = [ends_as_if_whole(data, whole, tmp_path / str(call), call, lost) for call in chosen[lost::10]]

@@ -43,7 +43,7 @@ def test_the_temperature_of_the_least_log_loss_on_dev_is_in_the_weights(calibrat
     data, out, _, done = calibrated
     _, logits, labels = logits_and_labels(out, data / "dev.jsonl")
     found = minimize_scalar(lambda t: log_loss(labels, (logits / t).softmax(1).numpy()), bounds=(0.01, 100), method="bounded", options=dict(xatol=1e-9))
-    # Float32 weights, and logits of other batches, round otherwise; SciPy stops where the loss looks flat.
+    # Float32 weights, and logits of other batches, round otherwise. SciPy stops when the loss looks flat.
     assert found.x == pytest.approx(1, rel=1e-4), "nothing is left to fit"
     said = re.search(r"temperature ([0-9.]+) fitted on dev: calibration error ([0-9.]+) there, ([0-9.]+) without it", done.stderr)
     temperature, after, before = map(float, said.groups())

@@ -83,7 +83,7 @@ def test_a_metric_that_is_not_defined_on_dev_is_refused_before_training(metric, 
 
 
 def test_a_metric_that_becomes_undefined_leaves_the_choice_to_the_dev_loss(data, tmp_path):
-    """Equal texts have equal predictions, of which there is no correlation with anything."""
+    """Equal texts have equal predictions, which have no correlation with anything."""
     (tmp_path / "train.jsonl").write_text("".join(f'{{"text": "{word}", "label": {i}}}\n' for i, word in enumerate(["goal", "team", "law", "vote"])))
     (tmp_path / "dev.jsonl").write_text('{"text": "goal", "label": 1}\n{"text": "goal", "label": 2}\n')
     given = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl", "--task", "regression", "--metric", "pearson", "--batch-size", 4]

@@ -112,7 +112,7 @@ def test_the_manual_page_has_every_command_and_flag(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_that_parse(command):
-    """Each `mezzo …` line in a command's help is one that the program understands: what it lacks are files."""
+    """The program understands each `mezzo …` line in a command's help; only the files are missing."""
     text = mezzo(command, "--help").stdout.replace("\\\n", "")
     for line in re.findall(r"^  (mezzo .*)$", text, re.MULTILINE):
         words = shlex.split(re.sub(r"\s+#.*| [|>].*|<.*", "", line))

@@ -1,4 +1,4 @@
-"""tools/crash_test.py: some of its trials, and that it sees what is wrong."""
+"""tools/crash_test.py: some of its trials. It also finds faults."""
 import json
 import os
 import subprocess
@@ -31,7 +31,7 @@ def test_runs_broken_at_random_come_to_the_same_bits(tmp_path):
 @pytest.mark.slow
 def test_a_program_that_goes_on_otherwise_is_found_out(tmp_path):
     liar = tmp_path / "liar"
-    # Trains other weights where it resumes, and says that all is well.
+    # Trains other weights when it resumes, and reports success.
     liar.write_text(f'#!/bin/bash\ncase "$*" in *--resume*) set -- "${{@/--resume/--overwrite}}" --seed 9; set -- "${{@/#auto/--quiet}}";; esac\n'
                     f'exec "{PROGRAM}" "$@"\n')
     liar.chmod(0o755)

@@ -1,6 +1,6 @@
-"""`mezzo train` on a GPU: the curve of the CPU, the curve of transformers there, and the same bits after a resume. Where there is no
-GPU those are skipped, and the same is asked of the CPU; what stands in for another device is its plainest kernels, which round
-otherwise."""
+"""`mezzo train` on a GPU: the curve of the CPU, the curve of transformers there, and the same bits after a resume. Without a GPU
+these tests are skipped, and the same tests run on the CPU. Its plainest kernels, which round otherwise, replace the other
+device."""
 import json
 import shutil
 
@@ -98,7 +98,7 @@ def test_a_run_on_a_device_repeats_and_resumes_to_the_bit(small, texts, tmp_path
     assert model_of(resumed) == model_of(whole)
 
 
-# On the CPU these ways to train have tests of their own.
+# Other tests cover these ways to train on the CPU.
 WAYS = [("cpu", [])] + [pytest.param("cuda", flags, marks=DEVICES[1].marks) for flags in (
     [], ["--batching", "padded", "--grad-accumulation", 2], ["--lora", 4], ["--gradient-checkpointing"])]
 

@@ -1,4 +1,4 @@
-"""`mezzo train --diagnose`: what it says, and that it changes no number of the run."""
+"""`mezzo train --diagnose`: its report. It changes no number of the run."""
 import json
 import re
 

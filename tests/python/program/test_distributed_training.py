@@ -81,7 +81,7 @@ def one(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(data, tmp_path_factory):
-    """Two ranks, 32 texts a step; and what they said."""
+    """Two ranks, 32 texts a step, and their output."""
     output = tmp_path_factory.mktemp("two") / "out"
     return output, launch(2, flags(data, output, "--batch-size", 16)).stderr
 
@@ -147,8 +147,8 @@ def test_half_weights_on_ranks_follow_those_of_one_process(data, tmp_path):
 
 
 def test_overflows_are_skipped_by_all_ranks_alike(data, tmp_path):
-    """One process sums all texts' gradients in float16, each rank those of its own, so they overflow at other scales;
-    but whatever happens on one rank, happens to all."""
+    """One process sums the gradients of all texts in float16, and a rank sums the gradients of its texts. So they
+    overflow at other scales. But all ranks act in the same way."""
     scaling = ["--precision", "fp16", "--loss-scale", f"dynamic:{2**24}", "--growth-interval", 5, "--batch-size", 16]
     runs = {}
     for name, extra in ("ddp", []), ("zero", ["--zero-stage", 1]):

@@ -1,4 +1,4 @@
-"""mezzo doctor: what it says of the machine, against what Python finds there. How fast anything is decides nothing."""
+"""mezzo doctor: its report on the machine against Python's findings. No test depends on a speed."""
 import json
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""docs/engines.md: what mezzo finds in the environment of each engine, how it stops, and what it leaves behind when it fails."""
+"""docs/engines.md: the settings that mezzo finds in each engine's environment, how it stops, and the files that it leaves when
+it fails."""
 import datetime
 import http.server
 import itertools
@@ -245,7 +246,7 @@ def shell(arguments):
 
 @pytest.mark.slow
 def test_srun_starts_ranks_and_arrays_keep_out_of_each_others_way(cluster, data, two, tmp_path):
-    """Both tasks of the array run at a time, each with two ranks, which meet at a port of their own."""
+    """Both tasks of the array run at a time. Each has two ranks, which meet at a separate port."""
     arguments = shell(flags(data, "OUTPUT")).replace("'OUTPUT'", f'"{tmp_path}/out-$SLURM_ARRAY_TASK_ID"')
     submit(cluster, tmp_path, f'srun --overlap {PROGRAM} {arguments}\necho $? >>"{tmp_path}/ends"\n', "--array=0-1")
     assert wait_until(tmp_path, lambda: len(ends := lines_of(tmp_path / "ends")) == 2 and ends) == ["0", "0"], [p.read_text() for p in tmp_path.glob("*.log")]

@@ -1,4 +1,4 @@
-"""`mezzo train`, `eval` and `predict` with each model family: curves of losses, models and labels are those of transformers.
+"""`mezzo train`, `eval` and `predict` with each model family: curves of losses, models and labels equal transformers'.
 
 They read by BERT's tokenizer here, whatever their own is, so that models alone are tested.
 """
@@ -48,8 +48,8 @@ def test_fifty_float32_steps_follow_pytorch(name, batching, folders, texts, tmp_
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert type(saved) is type(model)
     for (key, mine), theirs in zip(saved.named_parameters(), model.parameters()):
-        # Adam divides by sqrt(v): where a gradient is rounding noise, a weight may
-        # go either way by lr a step.
+        # Adam divides by sqrt(v): if a gradient is rounding noise, a weight may go either way by lr
+        # a step.
         if not key.endswith(("key.bias", "k_lin.bias")):
             assert (mine - theirs).norm() < 1e-2 * theirs.norm() + 1e-3, key
 

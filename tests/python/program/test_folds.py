@@ -1,4 +1,4 @@
-"""`--folds`: a model for each part of the training texts, and what all of them come to."""
+"""`--folds`: a model for each part of the training texts, and the scores of all models."""
 import json
 import shutil
 import signal
@@ -89,7 +89,7 @@ def test_folds_that_have_all_finished_are_left_as_they_are(data, whole, tmp_path
         assert snapshot(output) == before
     quiet = trained([*arguments, "--quiet"])
     assert quiet.stdout == quiet.stderr == ""
-    (output / "folds.json").unlink()  # as where it was killed just before
+    (output / "folds.json").unlink()  # as if it was killed just before
     trained(arguments)
     assert snapshot(output) == before
 

@@ -1,4 +1,5 @@
-"""`--freeze`: what is frozen keeps its bits, and the rest learns as in a PyTorch loop that asks no gradients of it."""
+"""`--freeze`: frozen parameters keep their bits. The others learn as in a PyTorch loop without gradients of the frozen
+ones."""
 import json
 import re
 

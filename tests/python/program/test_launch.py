@@ -58,7 +58,7 @@ def wait_for_line(stream, text):
 
 
 def state(pid):
-    """The letter of /proc/PID/stat, or None when there is no such process. A zombie that nobody collects is gone."""
+    """The letter of /proc/PID/stat, or None if the process does not exist. A zombie that nobody collects is gone."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,8 @@ def pid_in(path):
 
 
 def free_port():
-    """None of those that outgoing connections get: one of them could take it while a launcher restarts."""
+    """A port outside the range of outgoing connections: one of these could take it while a launcher
+    restarts."""
     while True:
         port = random.randrange(20000, 32768)
         with socket.socket() as probe:
@@ -224,7 +225,7 @@ def test_a_reader_that_pauses_holds_up_neither_signals_nor_loses_a_line():
     process = start("trap 'exit 0' TERM; while :; do echo line; done", "nproc=2", "grace_seconds=1")
     process.stdout.readline()
     time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)  # ranks hang in write(): only SIGKILL ends those that do not heed it
+    process.send_signal(signal.SIGTERM)  # ranks hang in write(): only SIGKILL ends ranks that ignore SIGTERM
     wait_for_line(process.stderr, "SIGTERM: passed on")
     finish(process)
     assert process.returncode in (0, 143)
@@ -248,7 +249,7 @@ def screen(output):
 
 
 class Terminal:
-    """A launcher on a terminal, with what it shows."""
+    """A launcher on a terminal, with its output."""
 
     def __init__(self, script, *options, columns=60):
         import fcntl

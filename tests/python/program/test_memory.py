@@ -1,4 +1,4 @@
-"""The memory estimate against what is measured, what the machine has, and the flags that use them."""
+"""The memory estimate against measurements, the machine's memory, and the flags that use them."""
 import json
 import random
 import re
@@ -250,7 +250,7 @@ def test_auto_takes_as_many_texts_as_have_8192_tokens(data, tmp_path):
 
 
 def test_auto_resumes_with_the_number_of_the_checkpoint(data, tmp_path):
-    """Also where a new measurement would come to another, as here where the run began with a given number."""
+    """Also if a new measurement would give another number. Here the run began with a given number."""
     more = ["--max-steps", 60, "--save-every", 20]
     mezzo(*flags(data, tmp_path / "whole", "--batch-size", 24, *more))
     process = start(flags(data, tmp_path / "cut", "--batch-size", 24, *more))

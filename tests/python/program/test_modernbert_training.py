@@ -39,7 +39,7 @@ def test_what_is_trained_says_to_transformers_what_it_says_to_mezzo(data, tmp_pa
                                   ["--precision", "bf16", "--master-weights"], ["--layer-lr-decay", 0.5]])
 def test_a_run_that_goes_on_ends_with_the_same_weights(data, tmp_path, more):
     trained(flags(data, tmp_path / "whole", *more))
-    # Goes on where the run stood after its fourth step.
+    # Goes on from the fourth step.
     trained(flags(data, tmp_path / "again", *more, "--resume", tmp_path / "whole/checkpoints/step-4"))
     assert model_of(tmp_path / "again") == model_of(tmp_path / "whole")
     assert losses_of(tmp_path / "again") == losses_of(tmp_path / "whole")[4:]

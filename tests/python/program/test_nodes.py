@@ -148,8 +148,8 @@ def test_a_node_names_its_own_failure_when_node_0_does_not_answer_any_more(tmp_p
 
 @pytest.fixture
 def hosts():
-    """Three network namespaces, with host names of their own, at a bridge: 10.83.0.1 to 10.83.0.3. Yields a function that runs
-    a command in one of them."""
+    """Three network namespaces, with separate host names, at a bridge: 10.83.0.1 to 10.83.0.3. Yields a function that runs a
+    command in one of them."""
     names = [f"mezzo-{os.getpid()}-{node}" for node in range(3)]
     bridge = f"mz{os.getpid() % 100000}"
 
@@ -185,7 +185,7 @@ def hosts():
 
 @pytest.mark.slow
 def test_training_goes_on_when_a_host_loses_its_network(hosts, tmp_path):
-    """Each sample once: the losses are those of a run that nothing befell."""
+    """Each sample once: the losses equal the losses of an undisturbed run."""
     data = write_data(tmp_path / "data")
     steps = 150
 

@@ -1,4 +1,5 @@
-"""What mezzo writes, read by an older transformers and by this one: scores are those of `mezzo predict`."""
+"""mezzo's files, read by an older transformers and by this one: the scores equal the scores of `mezzo
+predict`."""
 import json
 import os
 import subprocess

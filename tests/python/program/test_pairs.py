@@ -47,7 +47,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(small, rows, tmp_path_factory):
-    """A trained model, what it was trained on, and the losses of its steps."""
+    """A trained model, its training data, and the losses of its steps."""
     folder = tmp_path_factory.mktemp("run")
     data = write(folder / "train.jsonl", rows)
     losses, _ = train(small, (data, rows), folder / "out", "--precision", "fp32", "--learning-rate", 1e-3)

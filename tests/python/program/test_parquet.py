@@ -39,7 +39,7 @@ def test_texts_and_classes_are_what_was_written(tmp_path, compression, type_):
     texts = texts.dictionary_encode() if type_ == "dictionary" else texts.cast(getattr(pyarrow, type_)())
     path = write(tmp_path / "a.parquet", dict(more=texts, text=texts, label=pyarrow.array([label for _, label in ROWS], pyarrow.int8())),
                  compression=compression, row_group_size=37, store_schema=type_ != "binary")
-    written = [(text, str(label)) for text, label in ROWS]  # classes keep what the file has
+    written = [(text, str(label)) for text, label in ROWS]  # classes keep the file's values
     assert texts_and_labels(path) == written
     assert texts_and_labels(path, limit=50) == written[:50]
 

@@ -551,7 +551,7 @@ def test_bad_json_is_named_by_file_and_line(small, data, tmp_path):
             model = tmp_path / "model"
             shutil.copytree(small, model)
             if name == "special_tokens_map.json":
-                (model / "tokenizer_config.json").unlink()  # what it belongs beside is older
+                (model / "tokenizer_config.json").unlink()  # older folders have no tokenizer_config.json
             whole = content or (model / name).read_text()
             (model / name).write_text(whole.rstrip()[:-1] + ("," if content is None else "") + f'\n"odd": {bad}\n}}')
             done = mezzo(*train_flags(model, data, tmp_path / "out"), check=False)

@@ -1,4 +1,5 @@
-"""What the program says: guesses at what was meant, exit statuses, numbers as people write them."""
+"""The program's messages: suggestions for mistyped words, exit statuses, numbers as people write
+them."""
 import json
 import re
 
@@ -71,7 +72,7 @@ def test_a_wrong_command_line_ends_with_2_and_a_guess_at_what_was_meant(argument
 
 
 def test_numbers_are_read_as_they_were_written(model, tmp_path):
-    """Also at the ends of what an option can hold."""
+    """Also at the limits of an option's range."""
     mezzo(*train_flags(model, tmp_path / "out", "--max-steps", 1, "--seed", 2**64 - 1, "--learning-rate", "+1e-3"))
     settings = json.loads((tmp_path / "out/run.json").read_text())["settings"]
     assert settings["seed"] == str(2**64 - 1) and settings["learning-rate"] == "0.001"

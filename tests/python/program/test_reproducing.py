@@ -1,4 +1,4 @@
-"""`mezzo train --config run.json`: the same run again, and what is said where it cannot be."""
+"""`mezzo train --config run.json`: the same run again, and the message if that is not possible."""
 import json
 
 import pytest

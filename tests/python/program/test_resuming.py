@@ -1,4 +1,5 @@
-"""What a run may go on from, and what it leaves alone: nothing is removed that the run did not write."""
+"""The checkpoints that a run may resume from, and the files that it leaves alone. It removes only files
+that it wrote."""
 import json
 import os
 import re
@@ -99,7 +100,7 @@ def test_a_checkpoint_whose_files_cannot_be_looked_at_is_not_passed_over(data, p
 
 
 def test_a_best_model_that_the_disk_does_not_give_is_that_of_the_run(data, whole, paused):
-    """As where it is damaged."""
+    """As if it were damaged."""
     arguments, best = flags(data, paused, "--resume", "auto"), paused / "checkpoints/step-3/best.safetensors"
     model = paused / "model.safetensors"
     model.rename(paused / "aside")
@@ -180,7 +181,7 @@ def test_another_run_is_named_by_what_differs_and_changes_nothing(data, cut, tmp
 
 
 def change_state(checkpoint, change):
-    """As if a run had written it: the manifest has the hash of what it becomes."""
+    """As if a run had written it: the manifest has the hash of the changed file."""
     state = json.loads((checkpoint / "state.json").read_text())
     change(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
@@ -308,7 +309,7 @@ def test_a_dry_run_of_a_finished_run_says_that_it_has_finished(data, finished):
 
 def test_fewer_steps_or_less_patience_end_a_run_well(data, tmp_path):
     """As docs/resuming.md has it; the schedule does not depend on the number of steps."""
-    trained(flags(data, tmp_path / "paused", "--pause-at", 0.5))  # after step 3, whose model is no better than step 2's
+    trained(flags(data, tmp_path / "paused", "--pause-at", 0.5))  # after step 3; its model is not better than step 2's
     for more, of in (["--max-steps", 3], "3 steps"), (["--patience", 1], "3 of 6 steps"):
         out = tmp_path / more[0]
         shutil.copytree(tmp_path / "paused", out)
@@ -474,7 +475,7 @@ def test_a_run_goes_on_in_another_folder_with_its_best_model(data, whole, cut, t
     assert model_of(tmp_path / "new") == model_of(whole)
     again = flags(data, tmp_path / "new", *resume)
     assert "holds the finished run of this checkpoint already" in refused(again, tmp_path / "new")
-    # Not where a model lies already, nor another run.
+    # Not if the folder has a model already, or another run.
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     shutil.copy(whole / "model.safetensors", foreign)

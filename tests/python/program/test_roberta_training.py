@@ -1,5 +1,5 @@
-"""`mezzo train` and `predict` in a RoBERTa folder as the hub has it, byte-level BPE and all: the losses and logits are
-those of transformers' AutoTokenizer and model."""
+"""`mezzo train` and `predict` in a RoBERTa folder as the hub has it, byte-level BPE and all: the losses and logits
+equal the results of transformers' AutoTokenizer and model."""
 import json
 import random
 
@@ -60,7 +60,7 @@ def test_a_roberta_folder_trains_and_predicts_with_its_own_tokenizer(folder, tex
           "--max-length", LENGTH)
     mine = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
-    for source in (folder, tmp_path / "out"):  # what mezzo leaves is a tokenizer to transformers
+    for source in (folder, tmp_path / "out"):  # transformers reads mezzo's output as a tokenizer
         tokenizer = AutoTokenizer.from_pretrained(source)
         inputs = tokenizer([text for text, _ in rows], truncation=True, max_length=LENGTH, padding=True, return_tensors="pt")
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What report.html tells of a run, against what the run left and what its model says."""
+"""report.html against the run's files and its model's predictions."""
 import ast
 import html
 import json
@@ -91,7 +91,7 @@ def test_of_several_labels_the_surest_wrong_decision_counts(data, tmp_path):
 def test_a_mistaken_word_is_shown_among_its_neighbours(data, tmp_path):
     word_labels = dict(zip(WORDS, ["S-A", "O", "S-B", "O", "S-A", "S-B"]))
     def change(row):
-        words = row["text"].split() * 4  # longer than what is shown, and than what the model reads
+        words = row["text"].split() * 4  # longer than the shown part, and than the part that the model reads
         return {"text": words, "label": [word_labels[word] if i % 3 else "O" for i, word in enumerate(words)]}
     page = report_of(data, tmp_path / "run", "--task", "token_classification", *rewrite(data, tmp_path / "data", change))
     wrong, count = set(), 0

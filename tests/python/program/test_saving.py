@@ -301,7 +301,7 @@ def test_a_disk_that_holds_one_checkpoint_but_not_two_still_gets_the_model(data,
     config = json.loads((data / "config.json").read_text())
     (larger / "config.json").write_text(json.dumps({**config, "hidden_size": 64, "intermediate_size": 256}))
     whole, output = tmp_path / "whole", tmp_path / "small"
-    more = ["--metric", "log_loss"]  # the first model is the best: another would need room again
+    more = ["--metric", "log_loss"]  # the first model is the best: another one would need space again
     trained(flags(larger, whole, *more))
     output.mkdir()
 

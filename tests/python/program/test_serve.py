@@ -1,5 +1,5 @@
-"""mezzo serve: its answers are what mezzo predict writes, whoever asks at the same time; what cannot be answered is refused with a status
-and a reason, and no path of this machine; it loads models anew, stops in good order, and stands what broken clients send."""
+"""mezzo serve: its answers equal mezzo predict's, also with concurrent requests. It refuses a wrong request with a status and a
+reason, and names no path of this machine. It reloads models, stops in good order, and survives broken clients."""
 import concurrent.futures
 import contextlib
 import http.client
@@ -44,7 +44,7 @@ def make_texts(count, seed=0, most=30):
 
 
 class Served:
-    """A server, and what it says on stderr."""
+    """A server, and its lines on stderr."""
 
     def __init__(self, *flags, **variables):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
@@ -137,7 +137,8 @@ def expected_of(model, texts, *flags, tmp_path):
 
 
 def same(found, expected):
-    """Equal but for the last bits of numbers, which depend on how many texts a product has."""
+    """Equal except for the last bits of numbers, which depend on the number of texts in a
+    product."""
     if isinstance(expected, float):
         return found == pytest.approx(expected, rel=1e-4, abs=1e-6)
     if isinstance(expected, dict):

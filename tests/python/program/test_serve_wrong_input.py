@@ -1,5 +1,5 @@
-"""mezzo serve against what breaks servers: files that change while they are read, answers that nobody takes, requests that two programs
-could read in two ways, too few files to open, and whoever listened to it going away."""
+"""mezzo serve against common causes of failure: files that change while they are read, answers that no client reads, and requests
+that two programs could read in two ways. Also a low limit of open files, and a reader of its output that goes away."""
 import os
 import resource
 import shutil

@@ -1,5 +1,5 @@
-"""Batches are dealt out in shares, and any number of ranks works on them: the same texts, dropout and loss, the same bits where gradients are
-added up in the same order, and runs that go on with fewer ranks, or more, after some were lost."""
+"""Batches are divided into shares, and any number of ranks works on them. Texts, dropout and loss stay the same. Results are
+bit-identical if gradients are added up in the same order. Runs go on with fewer ranks, or more, after some were lost."""
 import itertools
 import os
 import re
@@ -42,8 +42,9 @@ def of_three(data, tmp_path_factory):
     return {name: folder / name for name in KINDS}
 
 
-# Two ranks of three: the first adds up two shares, which is what the sum in the order of ranks does. One rank likewise, except batches that
-# are added up themselves, (a1 + a2) + (b1 + b2), and masters, which take the shares in float32 and not their sum in half precision.
+# Two ranks of three: the first adds up two shares, as the sum in the order of ranks does. One rank does the same, with two
+# exceptions. Accumulated batches are added up by themselves, (a1 + a2) + (b1 + b2). Masters take the shares in float32, not their
+# sum in half precision.
 @pytest.mark.parametrize("kind, ranks", itertools.product(KINDS, [1, 2, 4]))
 def test_as_many_shares_on_other_ranks_are_the_same_run(kind, ranks, data, of_three, tmp_path):
     out = tmp_path / "out"
@@ -54,7 +55,7 @@ def test_as_many_shares_on_other_ranks_are_the_same_run(kind, ranks, data, of_th
     if ranks == 4 or (kind not in ("masters", "accumulated")):
         assert curve(out) == curve(whole) and model_of(out) == model_of(whole)
     else:
-        # Losses near 1. In bf16 a weight's half is rounded by 2^-9 of it, and a gradient's likewise before it is summed.
+        # Losses near 1. In bf16, rounding changes a weight's half by 2^-9 of it, and also a gradient before the sum.
         tolerance = 2**-8 if kind == "masters" else 1e-6
         assert max(abs(a[3] - b[3]) for a, b in zip(curve(out), curve(whole))) < tolerance
 

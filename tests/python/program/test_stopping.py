@@ -1,5 +1,5 @@
-"""What ends `mezzo train` and what does not: signals in set-up and in training, readers that go away, a stderr that cannot
-be written."""
+"""Events that end `mezzo train`, and others that do not: signals in set-up and in training, readers that go away, a stderr
+that cannot be written."""
 import errno
 import json
 import os
@@ -34,7 +34,7 @@ def start(arguments, **more):
 
 
 def end(process):
-    """(exit status, what was said on stderr)"""
+    """(exit status, text on stderr)"""
     try:
         _, stderr = process.communicate(timeout=LIMIT)
         return process.returncode, stderr

@@ -1,4 +1,4 @@
-"""Losses weighted by class, smoothed and focal: curves are those of a PyTorch loop that writes them in PyTorch's own functions."""
+"""Losses weighted by class, smoothed and focal: curves equal the curves of a PyTorch loop with PyTorch's own functions."""
 import json
 import math
 import random

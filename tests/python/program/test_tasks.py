@@ -1,5 +1,5 @@
-"""Several labels a text, and numbers: curves of losses are those of a plain PyTorch loop, and what is saved does in transformers and
-scikit-learn what mezzo says of it."""
+"""Several labels a text, and numbers. Loss curves equal the curves of a plain PyTorch loop. transformers and scikit-learn give
+the saved model mezzo's predictions and scores."""
 import json
 import random
 
@@ -15,7 +15,8 @@ NAMES = ["first", "second", "third"]
 
 
 def make_rows(several):
-    """Texts of which each word is of one label: those that a text has much of, or how much of the first, can be learnt."""
+    """Texts in which each word belongs to one label. A model can learn the frequent labels of a text, or the first label's
+    share."""
     rng = random.Random(0)
     rows = []
     for _ in range(STEPS * BATCH):

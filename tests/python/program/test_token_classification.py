@@ -1,5 +1,5 @@
-"""`--task token_classification`: curves are those of a plain PyTorch loop over transformers' model, scores are seqeval's, and entities those
-of transformers' pipeline."""
+"""`--task token_classification`: curves equal the curves of a plain PyTorch loop over transformers' model. Scores equal
+seqeval's, and entities the entities of transformers' pipeline."""
 import json
 import random
 

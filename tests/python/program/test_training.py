@@ -123,8 +123,8 @@ def test_fifty_float32_steps_follow_pytorch(minilm, texts, tmp_path):
         assert largest_difference(losses, expected) < 1e-4, batching
         saved = BertForSequenceClassification.from_pretrained(tmp_path / "out")
         for (name, mine), theirs in zip(saved.named_parameters(), model.parameters()):
-            # Adam divides by sqrt(v): where a gradient is rounding noise, a weight may
-            # go either way by lr a step.
+            # Adam divides by sqrt(v): if a gradient is rounding noise, a weight may go either way
+            # by lr a step.
             assert (mine - theirs).abs().max() < 2 * STEPS * 3e-5, (batching, name)
             assert (mine - theirs).norm() < 1e-3 * theirs.norm() + 1e-3, (batching, name)
 

@@ -1,4 +1,5 @@
-"""mezzo tune: a search is what its trials are when they are trained one by one, and goes on where it was stopped."""
+"""mezzo tune: a search gives the results of its trials trained one by one. A stopped search resumes at the same
+point."""
 import json
 import resource
 import shutil

@@ -1,5 +1,5 @@
-"""`--window`: long texts in windows. Curves are those of a PyTorch loop that pools the outputs of transformers' windows, and predictions
-likewise."""
+"""`--window`: long texts in windows. Curves and predictions equal the results of a PyTorch loop that pools the outputs of
+transformers' windows."""
 import json
 import random
 

@@ -207,7 +207,7 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
                     ["export", "--onnx", tmp_path / "m.onnx"], ["check-int8", "--data", data / "dev.jsonl"], ["serve"]):
         done = run([*command, "--model", folder])
         assert done.returncode == 1 and done.stderr == f"mezzo {command[0]}: {said}", done.stderr
-    # Transformers adds it to a base model of its own choice, whatever lies beside it.
+    # Transformers chooses the base model to which it adds it, and ignores the other files.
     both = changed(classifier, tmp_path / "both", lambda weights: None)
     shutil.copy(folder / "adapter_config.json", both)
     for command in ["predict", "--text", "goal"], ["train", "--train", data / "train.jsonl", "--output", tmp_path / "out"]:

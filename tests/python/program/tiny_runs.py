@@ -1,4 +1,4 @@
-"""Training runs of a model so small that starting the program is all that takes time, and what they leave."""
+"""Training runs of a model so small that starting the program takes all the time, and their files."""
 import hashlib
 import json
 import os
@@ -35,7 +35,7 @@ def write_data(folder):
 
 
 def flags(data, output, *more):
-    """Evaluates after each step and saves after every second one. The best models are those of steps 1, 2 and 4."""
+    """Evaluates after each step and saves after every second one. Steps 1, 2 and 4 give the best models."""
     return list(map(str, [
         "train", "--recipe", "reference", "--model-config", data / "config.json", "--vocab", data / "vocab.txt", "--train", data / "train.jsonl",
         "--dev", data / "dev.jsonl", "--output", output, "--max-length", 16, "--batch-size", 4, "--max-steps", STEPS,
@@ -66,7 +66,7 @@ def losses_of(output):
 
 
 def snapshot(folder):
-    """Every file and folder below, with its contents; of a link, where it points to."""
+    """Every file and folder below, with its contents; of a link, its target."""
     return {str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else sha(path) if path.is_file() else None
             for path in Path(folder).rglob("*")}
 

@@ -6,16 +6,15 @@
 //   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
 //                       process may go on), EIO, ENOSPC, and at the MEZZO_FAULT_FOR - 1 calls after it;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
-//   MEZZO_LIES          as file systems on buckets do: fsync does nothing, and a rename copies, piece by piece, and
-//   then
-//                       removes. A kill empties the files that were written last, as many as this says: nothing had
+//   MEZZO_LIES          works as file systems on buckets. fsync does nothing. A rename copies, piece by piece, and
+//                       then removes. A kill empties this number of files, the last ones written: they had not
 //                       reached the disk
-//   MEZZO_STALE         a folder whose list is an old one, without any name
-//   MEZZO_NO_MEMFD      there is no memory to share, whatever its value
+//   MEZZO_STALE         a folder whose list is old, without any name
+//   MEZZO_NO_MEMFD      with any value: memory cannot be shared
 //   MEZZO_UNREADABLE    a file whose read() fails with EIO; or a folder, with a slash at its end, in which stat()
-//                       does, too
-// A thread that has made itself the least of all writes a checkpoint beside training: the calls of
-// other threads wait for its end, so that a call has the same number in each run.
+//                       fails with EIO
+// A thread with the lowest priority writes a checkpoint beside training. The calls of other threads
+// wait for its end, so that a call has the same number in each run.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -48,8 +48,8 @@ def test_the_fullest_rank_is_close_to_the_optimum():
 @pytest.mark.parametrize("sigma", [0.2, 0.6, 1.0])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_texts_are_better_balanced_than_by_rows(sigma, ranks):
-    """Lengths of texts are about log-normal; 128 tokens at most, as in training. Summed over batches, the tokens for
-    which all wait for the fullest rank are at most half of what they are with every `ranks`-th row."""
+    """Lengths of texts are about log-normal; 128 tokens at most, as in training. All ranks wait for the fullest one.
+    Summed over batches, its surplus tokens are at most half as many as with every `ranks`-th row."""
     generator = torch.Generator().manual_seed(3)
     waiting = dict(mine=0.0, by_rows=0.0)
     for _ in range(100):

@@ -30,7 +30,7 @@ def random_label(rng, kind):
 
 
 def written(rows):
-    """Labels as a file has them: classes keep what the user wrote."""
+    """Labels as a file has them: classes keep the user's text."""
     return [(text, label if isinstance(label, str) else json.dumps(label)) for text, label in rows]
 
 
@@ -64,8 +64,7 @@ def test_reads_what_the_csv_module_writes(seed, tmp_path):
     rng.shuffle(columns)
     out = io.StringIO(newline="")
     end = rng.choice(["\n", "\r\n", "\r"])
-    # Of line breaks, the module quotes only the characters of its own line end
-    # unless told to quote all.
+    # The module quotes only line breaks of its line end, unless told to quote all.
     quoting = rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]) if end == "\r\n" else csv.QUOTE_ALL
     writer = csv.DictWriter(out, columns, delimiter="\t" if tab else ",", lineterminator=end, quoting=quoting)
     writer.writeheader()
@@ -133,7 +132,7 @@ def test_detects_the_encoding_of_the_emotion_data(encoding, tmp_path):
 
 
 def python_json_rows(data):
-    """What a strict reading of the rules gives with the json module, or None where the file breaks one."""
+    """The result of a strict reading of the rules with the json module, or None if the file breaks one."""
 
     def no_constant(_):
         raise ValueError("NaN and Infinity are not JSON")
@@ -237,7 +236,8 @@ def test_splits_as_torch_randperm_orders(seed, rows):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_splits_by_class_as_evenly_as_scikit_learn(seed):
-    """Rows are drawn otherwise, but as many of each class, to a row where two classes want the last one alike."""
+    """Other rows are drawn, but equally many of each class. The numbers may differ by a row if two classes have
+    the same claim to the last one."""
     rng = random.Random(seed)
     counts = [rng.choice([2, 3, 7, 40, 200]) for _ in range(rng.randint(2, 7))]
     labels = [label for label, count in enumerate(counts) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Models in int8 against transformers' whose linear layers torch rounds likewise."""
+"""Models in int8 against transformers' models whose linear layers torch rounds in the same way."""
 import _mezzo
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not _mezzo.has_int8_products(), reason="this pro
 
 
 def int8_rows(x):
-    """Each row rounded to so many steps from its least number, or 0, to its most."""
+    """Each row rounded to STEPS steps from its least number, or 0, to its largest, or 0."""
     least, most = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
     scale = (most - least) / STEPS
     first = (least / scale).round()
@@ -24,7 +24,7 @@ def int8_weight(weight):
 
 
 def round_layers(model, length, attends_to_all):
-    """Of the encoder's layers; rows of anything but `length` tokens, as those of DeBERTa's positions, stay as they are. So do
+    """Of the encoder's layers. Rows of anything except `length` tokens, such as DeBERTa's positions, stay unchanged. So do
     query, key and value of the last layer, unless its attention is of all tokens."""
     last = f"layer.{model.config.num_hidden_layers - 1}.attention."
     output = ("output.dense", "out_lin")

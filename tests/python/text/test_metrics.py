@@ -88,7 +88,7 @@ def test_scores_of_columns(seed):
     assert _mezzo.average_precision(positive, x) == pytest.approx(precision, nan_ok=True, **ROUNDING)
 
 
-@pytest.mark.parametrize("bins", [1, 2, 3, 7, 8, 15, 16])  # whose bounds and the confidences are apart, or equal to the bit
+@pytest.mark.parametrize("bins", [1, 2, 3, 7, 8, 15, 16])  # whose bounds and the confidences are distinct, or bit-identical
 def test_calibration_error_is_that_of_its_definition(bins):
     rng = numpy.random.default_rng(bins)
     confidences, right = rng.integers(0, 1025, 1000) / 1024, rng.random(1000) < 0.7
@@ -103,8 +103,8 @@ def test_calibration_error_is_that_of_its_definition(bins):
 
 
 def expected_of_single_labels(targets, outputs):
-    """What scikit-learn says by default, and where it refuses (average precision of more than two classes, of which some have no
-    row), the mean over the classes of y_true."""
+    """scikit-learn's default result. It refuses average precision of more than two classes if some have no row: then the mean
+    over the classes of y_true."""
     labels = outputs.shape[1]
     is_, predicted, probabilities = targets.numpy(), outputs.argmax(1).numpy(), torch.softmax(outputs.double(), 1).numpy()
     present = numpy.unique(is_)
@@ -262,7 +262,7 @@ def test_evaluation_of_words(seed):
     rng = numpy.random.default_rng(seed)
     has_entities, texts, length = seed % 2 == 0, int(rng.choice([1, 30])), int(rng.choice([1, 9]))
     names = LABELS if has_entities else ["noun", "verb", "other", "rare"]
-    targets = rng.integers(0, len(names) - seed % 3, (texts, length))  # of some labels there are no words
+    targets = rng.integers(0, len(names) - seed % 3, (texts, length))  # some labels have no words
     outputs = rng.normal(size=(texts, length, len(names))).astype(numpy.float32) * 2
     outputs[*numpy.indices(targets.shape), targets] += seed % 4
     targets[rng.random(targets.shape) < 0.2] = -100

@@ -64,7 +64,7 @@ def inputs_of(name, model, ids, types=None):
 def test_logits_are_those_of_transformers_up_to_the_longest_text(name, batching, pairs, models):
     model, folder = models(name)
     ids = mixed_ids(lengths_of(model, 8), vocab_size=model.config.vocab_size)
-    # As where a text spells it out: RoBERTa's positions pass over it.
+    # As if a text spelled it out: RoBERTa's positions pass over it.
     ids[0][5] = ids[3][0] = ids[5][7] = ids[5][8] = model.config.pad_token_id
     types = types_of_pairs(ids) if pairs else []
     mine = _mezzo.Model(str(folder))
@@ -172,7 +172,7 @@ def test_checkpointed_gradients_are_the_same_to_the_bit(name, dtype, drops, mode
                                          for which in range(len(FAMILIES[name].dropouts))])
 @pytest.mark.parametrize("per_token", [False, True], ids=["texts", "tokens"])
 def test_each_dropout_is_where_transformers_has_it(name, per_token, which, models):
-    """Logits of copies of one text, each with masks of its own, are spread as in transformers."""
+    """Logits of copies of one text, each with separate masks, are spread as in transformers."""
     family = FAMILIES[name]
     chosen = family.dropouts[which]
     model, folder = models(name, per_token=per_token, **family.without_dropout() | {chosen: 0.3})
@@ -249,7 +249,8 @@ def test_what_mezzo_writes_is_loaded_by_transformers_and_says_the_same(name, mod
         expected = model(**inputs_of(name, model, ids)).logits
         assert torch.equal(theirs(**inputs_of(name, model, ids)).logits, expected)
     torch.testing.assert_close(_mezzo.Model(str(tmp_path)).predict(ids), expected, rtol=0, atol=1e-5)
-    # Its config says all that the original's says, except what has no part in this model.
+    # Its config has all fields of the original's config, except fields without effect on this
+    # model.
     said, given = AutoConfig.from_pretrained(tmp_path).to_dict(), model.config.to_dict()
     apart = {key for key in given if said.get(key) != given[key]}
     assert apart <= {"dtype", "problem_type", "_name_or_path"}, apart
@@ -318,7 +319,7 @@ def test_packed_weights_change_no_bit(name, precision, models):
     mine.pack_weights(precision)
     dtype = dict(bf16=torch.bfloat16, fp16=torch.float16).get(precision)
 
-    def logits(model):  # in a region of its own, which keeps no casts of the last one
+    def logits(model):  # in a separate region, which keeps no casts of the last one
         with torch.no_grad(), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             return model.forward(ids)
 

@@ -12,7 +12,7 @@ EVERY = pytest.mark.parametrize("name", FAMILIES)
 
 
 def real_rows(logits, inputs, per_token):
-    """Those of tokens, where each has one; what is made of padding is of no use."""
+    """The logits of tokens, if each token has one. Logits of padding are useless."""
     return logits[inputs["attention_mask"].bool()] if per_token else logits
 
 
@@ -26,7 +26,7 @@ def test_logits_are_those_of_transformers(name, per_token, models, tmp_path):  #
     onnx.checker.check_model(str(path), full_check=True)
     session = session_of(path)
     ids = mixed_ids(lengths_of(model, 8), vocab_size=model.config.vocab_size)
-    ids[0][5] = model.config.pad_token_id  # as where a text spells it out
+    ids[0][5] = model.config.pad_token_id  # as if a text spelled it out
     for of_batch in (ids, ids[1:4], [ids[2]], [ids[4]]):
         batch = inputs_of(name, model, of_batch, types_of_pairs(of_batch))
         with torch.no_grad():

@@ -56,8 +56,8 @@ def test_writes_the_bytes_that_the_package_writes_and_each_reads_the_other(seed,
             assert raw(reader.tensor(name)) == raw(tensor) == raw(package.get_tensor(name)), name
 
 
-# The verdict on headers. Where the format (its README) forbids what the package lets pass, mezzo
-# refuses; the message must then be one of these and nothing else.
+# The verdict on headers. mezzo refuses headers that the format (its README) forbids, even if the
+# package accepts them. The message must then be one of these and nothing else.
 STRICTER = re.compile(
     r"the header does not start with '\{'|occurs twice in one object"
     r"|is not described by an object|dtype is not a string", re.DOTALL)

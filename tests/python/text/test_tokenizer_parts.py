@@ -139,7 +139,8 @@ def copy_of(tokenizer):
 # --- texts
 # ---------------------------------------------------------------------------------------------------
 
-# Those with a character, more or less: the rest, unassigned and private, are all alike.
+# Code points with a character, more or less. The rest, unassigned and private, behave in the same
+# way.
 WITH_CHARACTERS = [c for c in CODE_POINTS if ord(c) < 0x33500 or 0xE0000 <= ord(c) < 0xE0200 or ord(c) % 61 == 0]
 
 
@@ -419,7 +420,8 @@ PARTS = {
 
 @pytest.fixture(scope="session")
 def letters():
-    """A model that tells where words begin: a token for each character, another where it goes on."""
+    """A model that marks the beginnings of words: a token for each character, and another one inside
+    a word."""
     some = [c for c in CODE_POINTS[:0x20000] if ord(c) < 0x3400 or 0xA000 <= ord(c) < 0xAC00 or ord(c) > 0xF900 or ord(c) % 7 == 0]
     letters = [c for c in some if ord(c) % 2 == 0 or ord(c) < 0x3100 or c == "\ufffd"]
     vocab = {token: i for i, token in enumerate(["<unk>", *letters, *("##" + c for c in letters)])}
@@ -460,7 +462,7 @@ def test_bpe_options(options, fortunes, tmp_path):
 @pytest.mark.parametrize("options", [dict(byte_fallback=True), dict(end_of_word_suffix="!"), dict(continuing_subword_prefix="#")],
                          ids=str)
 def test_byte_level_words_for_a_model_that_reads_characters(options, fortunes, tmp_path):
-    """What is written around a character of ByteLevel, or in its place, goes by the character, not by its byte."""
+    """Text around a character of ByteLevel, or in its place, depends on the character, not on its byte."""
     tokens = ["<unk>", "e", "t", "Ġ", "Ġt", "é", "e!", "#e", "#t", "#Ġ", *(f"<0x{b:02X}>" for b in range(0x20, 0xE0))]
     vocab = {token: i for i, token in enumerate(tokens)}
     merges = [] if "continuing_subword_prefix" in options else [("Ġ", "t")]
@@ -503,7 +505,7 @@ EMPTY = [r"(?=[A-Z])", r"(?<=[a-z])(?=[A-Z])", r"x*", r"\b", r"^", r"$", r"(?:)"
 
 @pytest.mark.parametrize("regex", REGEXES + EMPTY)
 def test_any_regular_expression_splits_and_replaces(regex, byte_level, tmp_path):
-    # Debian 12's Oniguruma has the characters of Unicode 14, as Python 3.11 has, and that of tokenizers those of Unicode 16.
+    # Debian 12's Oniguruma has the characters of Unicode 14, as Python 3.11 has. The Oniguruma of tokenizers has Unicode 16.
     texts = ["".join(c for c in text if unicodedata.category(c) != "Cn") for text in random_texts(31, 150)] + ["", "x", "axxb", "helloWorld ABc", "aabbcc 1234567", "don't DON'T\r\n\r\n  x", "\x00\x00", "e\u0301\u200d👩‍💻", " " * 300, "a" * 5000]
     texts.append("\n".join(2 * texts))  # which is read in another way: it is long
     assert len(texts[-1].encode()) > 20_000
