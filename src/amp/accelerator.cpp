@@ -10,7 +10,7 @@
 namespace mezzo {
 namespace {
 
-/// Parameters, or their half copies, whichever have the gradients.
+/// Parameters, or half copies that have the gradients in their place.
 std::vector<at::Tensor> owners_of_gradients(torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> owners;
   for (const auto& owner : detail::gradient_owners(optimizer)) {
@@ -83,7 +83,7 @@ AccumulateResult Accelerator::take_step(at::Tensor loss) {
   return result;
 }
 
-/// Drops the gradients. LibTorch's zero_grad leaves those of half copies.
+/// Drops the gradients. LibTorch's zero_grad leaves the gradients of half copies.
 void Accelerator::start_afresh() {
   for (at::Tensor& owner : owners_of_gradients(optimizer_)) {
     owner.mutable_grad().reset();

@@ -21,7 +21,7 @@ using torch::autograd::Engine;
 using torch::autograd::SavedVariable;
 using torch::autograd::SavedVariableHooks;
 
-/// A tensor that backward will want: what it looks like, and itself once it was computed again.
+/// A tensor that backward will need: its properties, and the tensor after recomputation.
 struct SavedTensor {
   explicit SavedTensor(const at::Tensor& tensor)
       : sizes(tensor.sym_sizes().vec()),
@@ -162,8 +162,8 @@ class RepetitionGuard {
   const CheckpointFrame::Turn outer_;
 };
 
-/// Another engine, whose default hooks for saved tensors are those of the checkpoint under way. Only
-/// an engine can give default hooks, and LibTorch's gives none without Python.
+/// Another engine, whose default hooks for saved tensors are the hooks of the running checkpoint. Only an engine can
+/// give default hooks, and LibTorch's gives none without Python.
 class HookingEngine final : public Engine {
  public:
   /// Unless the process's engine asks this one already, directly or through engines around it.

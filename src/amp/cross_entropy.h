@@ -7,11 +7,10 @@
 
 namespace mezzo {
 
-/// The operator mezzo::cross_entropy: cross entropy of logits, of whatever precision, with one label
-/// a row, in float32. Where a kind of device has CrossEntropyKernels it is one node of the graph,
-/// differentiable twice; elsewhere, and where an op policy or a FiniteTracer wants to see single
-/// operations, at::cross_entropy_loss of `logits` in float32 (float64 stays float64), under
-/// autocast as that is.
+/// The operator mezzo::cross_entropy: cross entropy of logits, of whatever precision, with one label a row, in float32.
+/// If a kind of device has CrossEntropyKernels, it is one node of the graph, differentiable twice. Elsewhere it is
+/// at::cross_entropy_loss of `logits` in float32 (float64 stays float64), which autocast treats as usual. So it is also
+/// if an op policy or a FiniteTracer wants to see single operations.
 /// @param logits  [N, C] floating; at::cross_entropy_loss's other shapes, too
 /// @param target  [N] int64 in [0, C), or `ignore_index`, whose rows count nothing
 /// @param reduction  at::Reduction

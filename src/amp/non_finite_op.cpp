@@ -22,7 +22,7 @@ void write_place(std::ostream& out, const NonFiniteOp& op) {
   out << '\n';
 }
 
-/// A cast is named by what it does and to whose result: its op, aten::copy_, tells neither.
+/// A cast is named by its dtypes and the op of its input: the op of a cast, aten::copy_, tells neither.
 std::string subject(const NonFiniteOp& op) {
   const bool is_cast = op.produced_here && (op.op == "aten::copy_" || op.op == "aten::_to_copy") &&
                        op.inputs.size() == 1 && op.outputs.size() == 1 && op.inputs[0].dtype != op.outputs[0].dtype;

@@ -81,7 +81,7 @@ std::optional<size_t> optional_dtype_argument(const c10::FunctionSchema& schema)
   return found == arguments.end() ? std::nullopt : std::optional<size_t>(found - arguments.begin());
 }
 
-/// The overload whose arguments are those of `schema`, then `dtype`.
+/// The overload with the arguments of `schema`, then `dtype`.
 std::optional<c10::OperatorHandle> overload_with_dtype(const c10::FunctionSchema& schema) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {

@@ -19,7 +19,7 @@ namespace mezzo {
 struct OpPolicyEntryPoint {
   CastPolicy policy = CastPolicy::kUntouched;
   std::string op;                                 ///< in full
-  std::optional<size_t> dtype_argument;           ///< kFloat32SetOptDtype: where it stands
+  std::optional<size_t> dtype_argument;           ///< kFloat32SetOptDtype: its index
   std::optional<c10::OperatorHandle> with_dtype;  ///< kFloat32AppendDtype: the overload that takes one
   std::vector<bool> is_optional;                  ///< of each argument
 };

@@ -41,8 +41,7 @@ std::vector<Checked> collect(torch::optim::Optimizer& optimizer) {
   return checked;
 }
 
-/// All rows on one device, to be read with one wait; float64 where the
-/// device has it, to hold counts.
+/// All rows on one device, to be read with one wait; float64 if the device has it, to hold counts.
 at::Tensor gather(const std::vector<at::Tensor>& rows) {
   std::vector<at::Tensor> together;
   for (const at::Tensor& row : rows) {

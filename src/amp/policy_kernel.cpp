@@ -45,8 +45,8 @@ class CallArguments {
  private:
   bool first_is_eligible() const { return stack_[first_].isTensor() && caster_.is_eligible(stack_[first_].toTensor()); }
 
-  /// From the last to the first, as PyTorch's builds do: the order of the casts decides in which
-  /// order autograd sums the gradients of a tensor that was cast more than once.
+  /// From the last to the first, as in PyTorch's builds. The order of the casts decides in which order autograd sums
+  /// the gradients of a tensor that was cast more than once.
   void cast_all(at::ScalarType to) {
     for (size_t i = stack_.size(); i-- > first_;) {
       c10::IValue& value = stack_[i];

@@ -16,10 +16,9 @@ struct PolicyRegion;
 
 /// The dispatch key whose kernel sees every op while a region with a policy or a log is open.
 ///
-/// It has to lie above all autocast keys, be included thread by thread, and have no backend
-/// fallback yet. Of c10's keys that leaves two: one for c10's own tests ("Don't use it for
-/// anything real"), and this one, meant for a mode from outside of LibTorch, torchdistx's,
-/// which is no longer maintained.
+/// It has to lie above all autocast keys, be included thread by thread, and have no backend fallback yet. Of c10's keys
+/// that leaves two. One is for c10's own tests ("Don't use it for anything real"). This one is meant for a mode from
+/// outside of LibTorch, torchdistx's, which is no longer maintained.
 constexpr auto kPolicyKey = c10::DispatchKey::DeferredInit;
 
 /// The key of a device type's autocast kernels.
@@ -28,7 +27,7 @@ c10::DispatchKey autocast_key(c10::DeviceType device_type);
 /// What the open regions of a thread know.
 struct PolicyThread {
   std::array<const PolicyRegion*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> innermost{};  // by device type
-  c10::SmallVector<c10::DeviceType, 2> device_types;                                // those that have a region
+  c10::SmallVector<c10::DeviceType, 2> device_types;                                // types that have a region
   c10::DispatchKeySet autocast;                                                     // their autocast keys
   CastCache cache;
 

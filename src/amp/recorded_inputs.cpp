@@ -3,7 +3,7 @@
 namespace mezzo {
 namespace {
 
-/// The field itself: an explicit instantiation may name what is private.
+/// The field itself: an explicit instantiation may name private members.
 template <auto kInputs>
 struct Reveal {
   friend c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function) { return function.*kInputs; }

@@ -10,9 +10,9 @@
 
 namespace mezzo {
 
-/// While it lives, tells `state` of each call of a scope on this thread, and on autograd's threads that
-/// work for it: `begin(function)` returns an at::ObserverContext, or null, which `end(context, function)`
-/// gets. Calls that began before the observer ended keep the state alive.
+/// While it lives, tells `state` of each call of a scope on this thread, and on autograd's threads that work for it.
+/// `begin(function)` returns an at::ObserverContext, or null, which `end(context, function)` gets. Calls that began
+/// before the observer ended keep the state alive.
 ///
 /// LibTorch copies callbacks to autograd's threads. They are plain functions, which find their state by
 /// the handle of the callback.

@@ -71,8 +71,7 @@ struct CrossEntropyForward {
   }
 };
 
-/// One block, always adding in the same order. Reads a number a row, and a target where
-/// those that count are counted.
+/// One block, always adding in the same order. Reads a number a row, and a target a row if counted rows are summed up.
 struct CrossEntropyTotal {
   template <class Memory>
   static void uses(Memory& memory, const CrossEntropyArguments& a) {
