@@ -181,7 +181,7 @@ void DistributedDataParallelBase::Core::rebuild_buckets() {
 }
 
 /// The reducer keeps autograd's nodes that add gradients, and so the stream that was current when it was made. A
-/// recorded step has a stream of its own, and cannot use the default one.
+/// recorded step has a separate stream, and cannot use the default one.
 void DistributedDataParallelBase::Core::follow_stream() {
   const auto device = trained.parameters.front().device();
   if (device.is_cpu()) {

@@ -6,7 +6,7 @@
 
 namespace mezzo::distributed {
 
-/// What each rank is about to do, where they may take different numbers of steps.
+/// The next action of each rank, if ranks may take different numbers of steps.
 struct JoinRound {
   // A status is a sum of these; 0: has finished.
   static constexpr int64_t kSteps = 1, kReduces = 2, kCopiesBuffers = 4;

@@ -27,7 +27,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
                                             const std::vector<bool>& sparse,
                                             const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                             const ReducerOptions& options) {
-  // One bucket to begin with where the order of the gradients is learnt in the first backward.
+  // One bucket to begin with, if the first backward finds the order of the gradients.
   std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
   if (options.find_unused_parameters && !options.static_graph) {
     limits = {static_cast<size_t>(options.first_bucket_bytes), static_cast<size_t>(options.bucket_bytes)};

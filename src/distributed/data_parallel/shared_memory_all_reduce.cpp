@@ -148,8 +148,8 @@ void SharedMemoryAllReduce::sum(at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.is_contiguous(), "SharedMemoryAllReduce: takes dense tensors on the CPU");
   const auto dtype = tensor.scalar_type();
   TORCH_CHECK_VALUE(has_kernel(dtype), "SharedMemoryAllReduce: takes float32, float16 and bfloat16, not ", dtype);
-  // One wait a chunk: once all have put chunk k into their slots, all have also summed chunk k - 1,
-  // and are done with what lay in those places two chunks ago.
+  // One wait a chunk. Once all have put chunk k into their slots, all have also summed chunk k - 1. So nobody still
+  // reads the values that those slots held two chunks ago.
   const auto& loops = kernels::cpu::element_kernels();
   const int64_t numel = tensor.numel();
   const int64_t chunks = ceil_div(numel, kChunk);
@@ -189,7 +189,7 @@ CommHook shared_memory_hook(std::unique_ptr<SharedMemoryAllReduce> all_reduce) {
   return [shared, pending](const c10::intrusive_ptr<c10d::ProcessGroup>&, c10d::GradBucket& bucket) {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
     if (bucket.getIndex() == 0) {
-      pending->clear();  // what a backward left that threw; other ranks may have come further in it
+      pending->clear();  // a backward that threw left buckets; other ranks may have come further in it
     }
     pending->push_back({bucket.getBuffer(), future});
     if (bucket.isLast()) {

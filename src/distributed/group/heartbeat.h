@@ -17,7 +17,7 @@ class Heartbeat {
   struct Census {
     bool store_answers = false;
     std::map<int, std::string> failed;   ///< ranks that failed by themselves, and the reasons
-    std::map<int, std::string> silent;   ///< other ranks without heartbeat, and where they ran
+    std::map<int, std::string> silent;   ///< other ranks without heartbeat, and their hosts
     std::map<int, std::string> gave_up;  ///< ranks that ended because of others, and whom they blamed
   };
 

@@ -72,7 +72,7 @@ HostedStore serve(UniqueFd socket) {
   options.isServer = true;
   options.waitWorkers = false;
   options.masterListenFd = socket.release();
-  options.timeout = std::chrono::seconds(10);  // to come to itself, where the network may just have gone
+  options.timeout = std::chrono::seconds(10);  // to reach itself even if the network has just failed
   try {
     return {c10::make_intrusive<c10d::TCPStore>(kLoopback, options), options.port};
   } catch (const std::exception& error) {

@@ -54,17 +54,15 @@ std::string this_process() {
   return fmt::format("process {} on {}", getpid(), host);
 }
 
-/// Whether a message begins with the place in Gloo's sources that threw it,
-/// "[…/gloo/transport/tcp/pair.cc:553] ", behind the name of a class where the
-/// error has come through Python.
+/// Whether a message begins with the place in Gloo's sources that threw it, "[…/gloo/transport/tcp/pair.cc:553] ". The
+/// name of a class precedes it if the error came through Python.
 bool has_stamp_of_gloo(const std::string& message) {
   static const std::regex stamp(R"((\w+: )?\[\S*/gloo/\S+\.(cc|h):\d+\] )");
   return std::regex_search(message.substr(0, 1000), stamp, std::regex_constants::match_continuous);
 }
 
-/// Whether an error came from a collective and not from this rank's own doing: by its type or the
-/// place that threw it, since the words of a message may be any, such as a file's name. Gloo's
-/// classes are not LibTorch's to show.
+/// Whether an error came from a collective and not from this rank itself. Its type or the place that threw it decides,
+/// since the words of a message may be any, such as a file's name. Gloo's classes are not LibTorch's to show.
 bool is_communication_error(const std::exception& error) {
   return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
          c10::demangle(typeid(error).name()).starts_with("gloo::") || has_stamp_of_gloo(first_line(error));
@@ -179,8 +177,7 @@ void ProcessGroup::connect() {
                  " at ", place);
     }
     const auto tcp_store = connecting.get();
-    // A store may serve several runs, starts of a run and groups of a start, and
-    // keeps what each of them left.
+    // A store may serve several runs, starts of a run and groups of a start, and keeps their entries.
     const std::string start = fmt::format("mezzo/{}/{}", environment_.run_id, environment_.restart_count);
     start_store_ = c10::make_intrusive<c10d::PrefixStore>(start, tcp_store);
     const std::string prefix = fmt::format("{}/{}", start, start_store_->add(groups_of(rank()), 0));
@@ -276,7 +273,7 @@ void ProcessGroup::shutdown() {
   others_may_ask_ = false;
 }
 
-/// Does not wait for those that never will: they have failed, or have no heartbeat any more.
+/// Does not wait for ranks that never will: they have failed, or have no heartbeat any more.
 void ProcessGroup::wait_until_others_left() {
   using Clock = std::chrono::steady_clock;
   const auto still_to_come = [&](const Heartbeat::Census& census) {
@@ -449,7 +446,7 @@ void ProcessGroup::announce_failure(const std::string& reason) {
   }
 }
 
-/// `error`: what the collective said, which knows addresses at most.
+/// `error`: the collective's message, which names addresses at most.
 void ProcessGroup::throw_blaming(const std::string& error) {
   others_may_ask_ = true;
   const auto census = heartbeat_->take_census();

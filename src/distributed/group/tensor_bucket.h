@@ -21,7 +21,7 @@ class TensorBucket {
   at::Tensor packed() const;
   /// Where to receive such.
   at::Tensor room() const;
-  /// Takes over what came.
+  /// Takes over the received values.
   void unpack(const at::Tensor& received) const;
 
  private:
@@ -30,8 +30,8 @@ class TensorBucket {
   std::vector<at::Tensor> tensors_;
 };
 
-/// Buckets of at most so many bytes, if no single tensor has more. The same on all ranks that give
-/// tensors of equal shapes and dtypes.
+/// Buckets of at most `most_bytes` bytes, if no single tensor has more. The same on all ranks that give tensors of
+/// equal shapes and dtypes.
 std::vector<TensorBucket> make_buckets(const std::vector<at::Tensor>& tensors, int64_t most_bytes);
 
 }  // namespace mezzo::distributed

@@ -110,7 +110,7 @@ void ShardedMasterWeights::load_state_dict(const std::map<std::string, at::Tenso
       of_own.erase(name);
     }
   }
-  const MasterWeights rounds_them(rounded, dtype_);  // or refuses what is not float32, or overflows
+  const MasterWeights rounds_them(rounded, dtype_);  // or refuses tensors that are not float32, or overflow
   own_.load_state_dict(of_own);
   for (size_t i = 0; i < others_.size(); ++i) {
     others_[i].tensor.copy_(rounded[i].tensor);

@@ -269,7 +269,7 @@ void ZeroRedundancyOptimizer::set_lr(double lr) {
   copy_options_from_local();
 }
 
-/// Somebody may have changed those of this object's groups.
+/// A caller may have changed the options of this object's groups.
 void ZeroRedundancyOptimizer::copy_options_to_local() const {
   TORCH_CHECK(mezzo::detail::num_parameters(*this) == owner_.size(),
               "ZeroRedundancyOptimizer: parameters were added or removed. Make a new one with all parameters");
