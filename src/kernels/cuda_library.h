@@ -30,8 +30,8 @@ struct DeviceFacts;
 }
 }  // namespace kernels
 
-/// What libmezzo_cuda.so has for CUDA devices; nullptr for a part that this build lacks. That library is a part of
-/// mezzo of its own, so that libmezzo.so runs with a LibTorch without CUDA. It links LibTorch and CUDA's runtime alone.
+/// What libmezzo_cuda.so has for CUDA devices; nullptr for a part that this build lacks. That library is a separate
+/// part of mezzo, so that libmezzo.so runs with a LibTorch without CUDA. It links LibTorch and CUDA's runtime alone.
 struct CudaLibrary {
   const char* build;  ///< kBuild of the same build
   const kernels::DeviceKernels* kernels;
@@ -63,5 +63,5 @@ const CudaLibrary& open_cuda_library(const char* file);
 
 }  // namespace mezzo
 
-/// What libmezzo_cuda.so exports. Its work on side streams goes to those of `fork`, this process's SideStream::fork.
+/// What libmezzo_cuda.so exports. Its side streams come from `fork`, this process's SideStream::fork.
 extern "C" const mezzo::CudaLibrary& mezzo_cuda_library(decltype(mezzo::SideStream::fork)* fork);

@@ -9,7 +9,7 @@
 
 #include "memory/device_copy.h"
 
-/// 0-dim tensors that decide on a step where they live, so that nothing waits for them.
+/// 0-dim tensors that decide on a step on their device, so that nothing waits for them.
 namespace mezzo {
 
 /// The dtype in which a device accumulates: float64, or float32 on MPS and XPU. MPS has no float64, nor have some XPUs.

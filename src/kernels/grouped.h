@@ -8,8 +8,8 @@
 
 namespace mezzo {
 
-/// `items` by what `key_of` says of them, such as those that one kernel can take together; groups,
-/// and items in each, in order of appearance.
+/// `items` grouped by `key_of`, such as items that one kernel can take together; groups, and items in each, in order of
+/// appearance.
 template <class Item, class KeyOf>
 std::vector<std::vector<Item>> grouped(std::vector<Item> items, const KeyOf& key_of) {
   std::vector<std::vector<Item>> groups;

@@ -38,8 +38,8 @@ constexpr std::array<OperatorKernel, 3> kernels_of_devices() {
           kernel<kFunction>(c10::DispatchKey::PrivateUse1)};
 }
 
-/// `kFunction` for all that may have fused blocks, CPUs, CUDA devices and those of outside, in place
-/// of autograd and below it: it chooses between those and the specification.
+/// `kFunction` for all devices that may have fused blocks: CPUs, CUDA devices and external ones. It is registered in
+/// place of autograd and below it, and chooses between fused blocks and the specification.
 template <auto* kFunction>
 constexpr std::array<OperatorKernel, 6> choosing_kernels() {
   using enum c10::DispatchKey;

@@ -35,7 +35,7 @@ bool can_run(const ParameterUpdate& update) {
          (!half_copy.defined() || (is_half(half_copy.scalar_type()) && same_dense_layout(half_copy, param)));
 }
 
-/// By the kernel of the device, where it can take the update, else by the specification.
+/// By the kernel of the device, if it can take the update, else by the specification.
 template <bool kByDevice, class Settings>
 void update_with(UpdateKernel<Settings>* DeviceKernels::* kernel,
                  const ParameterUpdates& updates,

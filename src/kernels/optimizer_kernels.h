@@ -11,25 +11,24 @@
 #include "kernels/parameter_update.h"
 #include "kernels/update_elements.h"
 
-/// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for
-/// float64 parameters): gradient * inv_scale * clip, the update, and the rounding of `param` and
-/// `half_copy` in one pass. Gradients are read only. Results do not depend on the number of threads.
+/// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for float64 parameters).
+/// One pass computes gradient * inv_scale * clip, the update, and the rounding of `param` and `half_copy`. Gradients
+/// are read only. Results do not depend on the number of threads.
 ///
 /// Fast kernels take each parameter that is dense (channels_last too) and whose slots and half copy have
 /// the same layout, as `at::zeros_like` gives them. A gradient of another layout is copied into the
 /// parameter's first. Stochastic rounding numbers the elements as they lie in memory.
 ///
-/// mezzo's kernels of `adam`, `sgd` and `rmsprop` store a float32 moment below the smallest normal number as
-/// 0: moments of an embedding that is no longer looked up decay into denormals, which cost some
-/// processors a hundred times a normal product. The update itself still uses the moment before
-/// that, and no bit of a weight above 1e-19 in magnitude depends on it (see `flushes_denormals`).
-/// `lamb`, whose steps are as long for the smallest direction as for any other, keeps denormals; so
-/// does the specification on accelerators, which lose no time by them.
+/// mezzo's kernels of `adam`, `sgd` and `rmsprop` store a float32 moment below the smallest normal number as 0. Moments
+/// of an embedding that is no longer looked up decay into denormals, which cost some processors a hundred times a
+/// normal product. The update itself still uses the moment before the flush, and no bit of a weight above 1e-19 in magnitude
+/// depends on it (see `flushes_denormals`). `lamb`, whose steps are as long for the smallest direction as for any
+/// other, keeps denormals; so does the specification on accelerators, which lose no time by them.
 namespace mezzo::kernels {
 
 using ParameterUpdates = std::vector<ParameterUpdate>;
 
-/// Whether `eps` hides what a second moment with this decay loses when denormals are flushed.
+/// Whether `eps` hides the loss of a second moment with this decay when denormals are flushed.
 inline bool hides_denormals(double eps, double decay) {
   constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
   return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
@@ -79,12 +78,11 @@ struct GradientSummary {
   at::Tensor found_inf;       ///< 1 if that norm is inf or NaN, as it is where any gradient is, or the scale is lost
   at::Tensor sum_of_squares;  ///< of the gradients divided by the scale, float64: to go on adding
   at::Tensor inv_scale;       ///< 1 / scale
-  at::Tensor clip;            ///< what brings the norm down to `max_norm`; 1 where it is less
+  at::Tensor clip;            ///< factor that brings the norm down to `max_norm`; 1 if the norm is less
 };
 
-/// Reads each gradient once. `gradients`: dense, floating, of one device, at least one;
-/// `scale`: float32, 0-dim, of that device; undefined means 1. A scale is lost where it or its
-/// reciprocal is not finite.
+/// Reads each gradient once. `gradients`: dense, floating, of one device, at least one; `scale`: float32, 0-dim, of
+/// that device; undefined means 1. A scale is lost if it or its reciprocal is not finite.
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 
 /// In ATen operations, for any device and dtype.

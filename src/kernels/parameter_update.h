@@ -14,7 +14,7 @@ struct ParameterUpdate {
   at::Tensor gradient;            ///< its sizes and device, floating; read only
   at::Tensor half_copy;           ///< lower-precision copy to refresh from `param`; undefined: none
   at::Tensor step;                ///< updates done, 0-dim float32; undefined if the optimizer does not count
-  std::vector<at::Tensor> slots;  ///< moments: contiguous, of its dtype, or float32 where it is half
+  std::vector<at::Tensor> slots;  ///< moments: contiguous, of its dtype, or float32 if it is half
   double lr = 0;                  ///< times that of GradientFactors, if there is one
   double weight_decay = 0;
   uint32_t index = 0;                     ///< among the optimizer's parameters

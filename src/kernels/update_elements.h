@@ -10,9 +10,8 @@
 #define MEZZO_ELEMENT [[gnu::always_inline]] inline
 #endif
 
-/// What an optimizer does to one element, in float32: the same for every device and instruction
-/// set, to the bit. Products and sums are rounded as one only where `fmaf` says so, in the places
-/// where PyTorch's vector code does.
+/// An optimizer's work on one element, in float32: bit-identical on every device and instruction set. Products and sums
+/// are rounded as one only where `fmaf` says so, in the places where PyTorch's vector code does.
 namespace mezzo::kernels {
 
 /// A moment as it is stored: 0 where its magnitude is less than `least`. A NaN stays.
@@ -206,7 +205,7 @@ MEZZO_ELEMENT float lamb_direction(float param, float exp_avg, float exp_avg_sq,
   return exp_avg / c.bias1 / (::sqrtf(exp_avg_sq / c.bias2) + c.eps) + param * c.weight_decay;
 }
 
-/// Of the squared norms of a parameter and of its direction: what the latter is multiplied by.
+/// Of the squared norms of a parameter and of its direction: the factor of the direction.
 MEZZO_ELEMENT double lamb_trust(double param, double direction) {
   return param > 0 && direction > 0 ? std::sqrt(param / direction) : 1.0;
 }

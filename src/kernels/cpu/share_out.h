@@ -9,10 +9,9 @@
 
 namespace mezzo::kernels::cpu {
 
-/// The first of `count` items that belong to thread `thread` of `threads`. Threads own
-/// neighbouring items, the same ones in every kernel, so that each finds in its caches the rows
-/// that it wrote before: to fetch them from a core that does not share its last cache costs as
-/// much as to fetch them from memory.
+/// The first of `count` items that belong to thread `thread` of `threads`. Threads own neighbouring items, the same
+/// ones in every kernel, so that each finds in its caches the rows that it wrote before. A fetch from a core that does
+/// not share its last cache costs as much as one from memory.
 inline int64_t share_begin(int64_t count, int64_t thread, int64_t threads) { return count * thread / threads; }
 
 /// The tasks that are left of one thread's.

@@ -9,13 +9,12 @@
 /// for GPUs. The tests compile the same source as C++, and run a block's threads on the CPU
 /// (tests/cuda/host_block.h).
 ///
-/// A kernel is a type with `static void run(const Block& block, const Arguments&
-/// arguments)`, marked MEZZO_DEVICE, which every thread of every block calls, and
-/// `template <class Memory> static void uses(Memory& memory, const Arguments& arguments)`, which
-/// no GPU needs: it says what memory the kernel reads, writes or updates, and how many elements of
-/// it at least, of which none is counted twice. Tests let a kernel at no other memory, and count by
-/// it the bytes that it moves. Threads of a block come in warps of 32, all of them full; all
-/// threads of a block reach the same `sync`, and all of a warp the same shuffle.
+/// A kernel is a type with two functions. Every thread of every block calls `static void run(const Block& block, const
+/// Arguments& arguments)`, marked MEZZO_DEVICE. No GPU needs `template <class Memory> static void uses(Memory& memory,
+/// const Arguments& arguments)`. It lists the memory that the kernel reads, writes or updates, and its least number of
+/// elements, none counted twice. Tests let a kernel at no other memory, and count by it the bytes that it moves.
+/// Threads of a block come in warps of 32, all of them full; all threads of a block reach the same `sync`, and all of a
+/// warp the same shuffle.
 #ifdef __CUDACC__
 #include "kernels/cuda/gpu_block.h"
 #else

@@ -46,8 +46,8 @@ void launch_on_chunks(const List& list, int threads, int shared_bytes, Stream st
   }
 }
 
-/// Four elements of a tensor from a multiple of four on, as float32; 0 behind its end. At
-/// once where the memory allows.
+/// Four elements of a tensor from a multiple of four on, as float32; 0 behind its end. Read at once if the memory
+/// allows.
 struct Four {
   float at[4];
 };
@@ -75,7 +75,7 @@ MEZZO_DEVICE bool are_at_once(const T* from, int64_t first, int64_t end) {
   return first + 4 <= end && reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0;
 }
 
-/// Of any element: where it is not float32, of a half type.
+/// Of any element: float32, or else a half type.
 MEZZO_DEVICE bool are_at_once(const Span& span, int64_t first, int64_t end) {
   return is_half(span) ? are_at_once(static_cast<const uint16_t*>(span.data) + first, first, end)
                        : are_at_once(static_cast<const float*>(span.data) + first, first, end);
@@ -150,7 +150,7 @@ struct Fours {
     }
   }
 
-  /// Zeros where there is no memory.
+  /// Zeros without memory.
   MEZZO_DEVICE static Four load_if_any(const Span& span, int64_t first, int64_t end) {
     return span.data != nullptr ? load(span, first, end) : Four{};
   }
@@ -165,8 +165,8 @@ struct Fours {
   }
 };
 
-/// Calls `body` with whether all fours can be read and written at once, of contiguous rows of so many columns that
-/// begin in these places, or are not there.
+/// Calls `body` with whether all fours can be read and written at once. The rows are contiguous, of `columns` columns,
+/// and begin at `memory`; nullptr is allowed.
 template <class Body>
 void with_whole_fours(int64_t columns, std::initializer_list<const void*> memory, const Body& body) {
   bool are_whole = columns % 4 == 0;

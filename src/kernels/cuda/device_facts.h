@@ -14,7 +14,7 @@ struct DeviceFacts {
   int driver_version;    ///< the newest CUDA that the driver knows, as 1000 major + 10 minor
 };
 
-/// @throws std::runtime_error  with CUDA's own words, where it cannot tell.
+/// @throws std::runtime_error  with CUDA's own words, if CUDA cannot tell.
 DeviceFacts device_facts(int device);
 
 /// Why no kernel of mezzo's runs on the device: a driver that is too old, or its compute capability and CUDA's words;

@@ -124,7 +124,7 @@ inline uint16_t bits_of_float(float x, Element element) {
 }
 #endif
 
-/// N elements that one thread reads or writes at once, where they are aligned to their size.
+/// N elements that one thread reads or writes at once, if they are aligned to their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];

@@ -9,10 +9,11 @@
 #define MEZZO_DEVICE __device__ __forceinline__
 /// What is seldom called, and would make a kernel's instructions too many to stay near a multiprocessor.
 #define MEZZO_COLD static __device__ __noinline__
-/// Before a loop that indexes what is to lie in registers, and before one whose instructions are to be there once.
+/// UNROLLED: before a loop that indexes values in registers. ROLLED: before a loop whose instructions must not be
+/// repeated.
 #define MEZZO_UNROLLED _Pragma("unroll")
 #define MEZZO_ROLLED _Pragma("unroll 1")
-/// Before one of which so many turns are to be on their way at a time.
+/// Before a loop with `count` rounds in flight at a time.
 #define MEZZO_UNROLLED_BY(count) MEZZO_PRAGMA(unroll count)
 #define MEZZO_PRAGMA(words) _Pragma(#words)
 
@@ -27,7 +28,7 @@ class Block {
   /// Of the thread; told by one of its lanes, so that the compiler knows that all have the same.
   MEZZO_DEVICE int warp() const { return __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x / 32), 0); }
 
-  /// Waits for all threads of the block; what they wrote is seen then.
+  /// Waits for all threads of the block, and makes their writes visible.
   MEZZO_DEVICE void sync() const { __syncthreads(); }
 
   /// The same for the threads of this warp.
@@ -62,8 +63,8 @@ __global__ void entry(const __grid_constant__ Arguments arguments) {
   Kernel::run(Block(), arguments);
 }
 
-/// For kernels that say of how many threads their blocks are at most, and how many of these one
-/// multiprocessor should hold at least: the compiler keeps to the registers that there are then.
+/// For kernels that state the most threads of their blocks, and the least number of blocks that one multiprocessor
+/// should hold. The compiler keeps to the registers that there are then.
 template <class Kernel, class Arguments>
 __global__ __launch_bounds__(Kernel::kMostThreads,
                              Kernel::kBlocksAtOnce) void bounded_entry(const __grid_constant__ Arguments arguments) {

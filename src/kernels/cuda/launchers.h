@@ -14,7 +14,7 @@ constexpr int64_t kChunk = 8192;
 /// older drivers.
 constexpr int kArgumentBytes = 32764;
 
-/// Tensors of a launch: as many as have room, with 256 bytes for the rest of their list.
+/// Most tensors of a launch, with 256 bytes for the rest of their list.
 template <class Item>
 constexpr int kMostOfList = (kArgumentBytes - 256) / static_cast<int>(sizeof(Item) + sizeof(int32_t));
 
@@ -23,8 +23,7 @@ struct Gradient {
   int64_t size;
 };
 
-/// Tensors of a launch, side by side: those of tensor i are taken by blocks first_block[i]
-/// to first_block[i + 1] - 1.
+/// Tensors of a launch, side by side: blocks first_block[i] to first_block[i + 1] - 1 take tensor i.
 struct GradientList {
   static constexpr int kMost = kMostOfList<Gradient>;
   Gradient gradients[kMost];
@@ -46,8 +45,8 @@ struct SummaryArguments {
 };
 void summarize(const SummaryArguments& arguments, Stream stream);
 
-/// A gradient and where its quotient goes: memory of another type or its own, or, where `data` is
-/// nullptr, none; its type is the one that the quotient is rounded to then, too.
+/// A gradient and the memory of its quotient: the gradient's own, or memory of another type. If `data` is nullptr there
+/// is none; then its type is still the type that the quotient is rounded to.
 struct Unscaled {
   Span gradient, into;
   int64_t size;
@@ -109,7 +108,7 @@ struct ParameterList {
   bool rounds_stochastically;  ///< bfloat16 parameters
   uint64_t rounding_seed;
   DeviceFactors factors;
-  typename Settings::Constants* constants;  ///< room: one a parameter
+  typename Settings::Constants* constants;  ///< memory: one a parameter
   double* norms;                            ///< LAMB: two sums a block, of squares of parameters and of directions
 };
 static_assert(sizeof(ParameterList<AdamSettings>) <= kArgumentBytes && sizeof(GradientList) <= kArgumentBytes &&

@@ -1,7 +1,6 @@
 #pragma once
 
-/// What the modules' cuda/ folders hold: the namespace is `cuda`, but where the tests compile the
-/// same sources for the CPU.
+/// The namespace of the modules' cuda/ folders: `cuda`, except when the tests compile the same sources for the CPU.
 #ifndef MEZZO_CUDA
 #define MEZZO_CUDA cuda
 #endif

@@ -6,7 +6,7 @@ namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
 constexpr int kThreads = 256;
-/// What a block shares: the inverse of the scale, and room for its sum.
+/// A block's shared memory: the inverse of the scale, and its partial sums.
 constexpr int kInverseBytes = 16, kSharedBytes = kInverseBytes + kThreads / kWarp * static_cast<int>(sizeof(float));
 
 /// Reads every gradient once. Zeros follow the end of a tensor. Their quotients are not finite if the scale is not,

@@ -13,7 +13,7 @@
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
-/// Whether all of `tensors` can be walked as they lie in memory, alike.
+/// Whether all of `tensors` can be walked in memory order, with the same layout.
 template <class... Tensors>
 bool can_run(const at::Tensor& first, const Tensors&... others) {
   return has_kernel(first.scalar_type()) && first.is_non_overlapping_and_dense() &&
@@ -22,7 +22,7 @@ bool can_run(const at::Tensor& first, const Tensors&... others) {
 
 Span span_to_check(at::ScalarType kept_as) { return {nullptr, element_of(kept_as)}; }
 
-/// Reads and, where they have room, unscales `gradients`, and gives their `found_inf`.
+/// Reads `gradients`, unscales them if they have memory for the result, and gives their `found_inf`.
 at::Tensor run(const std::vector<Unscaled>& gradients, const ScaleOfGradients& scale) {
   const OnDeviceOf device(scale.value);
   const auto options = scale.value.options();

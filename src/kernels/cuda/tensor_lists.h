@@ -11,7 +11,7 @@ namespace mezzo::kernels::MEZZO_CUDA {
 
 /// Fills lists of tensors with at most List::kMost each, and calls `take(list)` for each
 /// that is full, or the last.
-/// @param add  puts an item behind those of a list, and returns its number of blocks
+/// @param add  appends an item to a list, and returns its number of blocks
 template <class List, class Items, class Add, class Take>
 void for_lists(const Items& items, List list, const Add& add, const Take& take) {
   list.count = 0;

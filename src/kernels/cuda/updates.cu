@@ -122,7 +122,7 @@ struct PrepareUpdate {
   }
 };
 
-/// What moves and what it moves with: element `i` of four.
+/// Updates a parameter and its slots: element `i` of four.
 template <int kSlots>
 MEZZO_DEVICE void update_element(Four& param, const Four& gradient, Four* slots, int i, const AdamConstants& c) {
   adam_element(param.at[i], gradient.at[i], slots[0].at[i], slots[1].at[i], kSlots > 2 ? &slots[2].at[i] : nullptr, c);
@@ -214,7 +214,7 @@ struct LambMoments {
       for (int i = 0; i < 4; ++i) {
         lamb_moments(gradient.at[i], mean.at[i], square.at[i], constants);
         const float moved = lamb_direction(squared[0].at[i], mean.at[i], square.at[i], constants);
-        squared[1].at[i] = first + i < chunk.end ? moved : 0;  // 0 / 0 where there is no eps
+        squared[1].at[i] = first + i < chunk.end ? moved : 0;  // 0 / 0 if eps is 0
       }
       store_four<float>(p.slots[0], first, chunk.end, mean);
       store_four<float>(p.slots[1], first, chunk.end, square);

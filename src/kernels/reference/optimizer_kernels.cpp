@@ -116,8 +116,7 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
   return result;
 }
 
-/// Counts the step, as the kernels expect, runs, and takes the count back
-/// where the step was skipped.
+/// Counts the step, as the kernels expect, runs, and takes the count back if the step was skipped.
 template <class Kernel>
 void run(const ParameterUpdates& updates, const GradientFactors& factors, bool maximize, Kernel&& kernel) {
   for (Batch& batch : batches_of(updates, factors, maximize)) {
@@ -137,7 +136,7 @@ void run(const ParameterUpdates& updates, const GradientFactors& factors, bool m
   }
 }
 
-/// Stores float32 moments on the CPU that became denormal as 0, where the step counted.
+/// Stores float32 moments on the CPU that became denormal as 0, if the step counted.
 void flush_denormals(Batch& batch, const GradientFactors& factors) {
   const double largest_denormal = std::nextafter(std::numeric_limits<float>::min(), 0.0f);
   const auto& skip = factors.found_inf;
@@ -153,8 +152,8 @@ void flush_denormals(Batch& batch, const GradientFactors& factors) {
   }
 }
 
-/// Calls `kernel(lr)` with the learning rate of a batch: a number, or a tensor where it lies on a
-/// device. LibTorch's fused kernels for CUDA read it in float32, those for the CPU as it is.
+/// Calls `kernel(lr)` with the learning rate of a batch: a number, or a tensor if it lies on a device. LibTorch's fused
+/// kernels for CUDA read it in float32, those for the CPU as it is.
 template <class Kernel>
 void with_lr(const Batch& batch, const GradientFactors& factors, const Kernel& kernel) {
   if (!factors.lr.defined()) {
@@ -176,7 +175,7 @@ at::Tensor with_decay(const Batch& batch, size_t i) {
   return batch.weight_decay == 0 ? grad : grad + batch.params[i] * batch.weight_decay;
 }
 
-/// `updated` where the step counts, else `old`.
+/// `updated` if the step counts, else `old`.
 at::Tensor unless(const at::Tensor& skip, const at::Tensor& old, const at::Tensor& updated) {
   return skip.defined() ? at::where(skip.to(at::kBool), old, updated) : updated;
 }

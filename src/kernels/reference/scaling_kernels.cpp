@@ -55,7 +55,7 @@ at::Tensor unscaled_magnitudes(const std::vector<at::Tensor>& group,
   return (gradient_norms(group, std::numeric_limits<double>::infinity(), wide) * inv_scale).to(dtype).to(wide);
 }
 
-/// 1, or not finite where the scale or its reciprocal is not.
+/// 1, or not finite if the scale or its reciprocal is not.
 at::Tensor scale_times_inverse(const at::Tensor& scale) { return scale * inverse_of(scale); }
 
 }  // namespace
@@ -101,7 +101,7 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
   }
   auto found_inf = at::zeros({}, scale.value.options());
   check_and_multiply(values, inverse_of(scale.value), found_inf);  // as they come, by PyTorch's rules: see check()
-  if (scale.looks_at_results()) {                                  // unscaling multiplies: look at what comes out
+  if (scale.looks_at_results()) {                                  // unscaling multiplies: look at the results
     check(values, found_inf);
   }
   return found_inf;

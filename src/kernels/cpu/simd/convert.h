@@ -56,9 +56,8 @@ struct First {
   int64_t count;
 };
 
-/// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of
-/// what is computed, which the conversion of whole rows waits for. Rounded to
-/// nearest even; NaN stays NaN.
+/// Elements i, i + 1, ... of an array that go through a register alone. Loads run ahead of the computation, while the
+/// conversion of whole rows waits for it. Rounded to nearest even; NaN stays NaN.
 template <Element kElement>
 struct Elements {
   static constexpr int64_t kBytes = kElement == Element::kFloat ? 4 : 2;
@@ -151,8 +150,7 @@ struct Elements {
   }
 };
 
-/// Calls `body(i, All{})` at every full vector of `count` elements and `body(i,
-/// First{left})` for what is left.
+/// Calls `body(i, All{})` at every full vector of `count` elements and `body(i, First{left})` for the rest.
 template <class Body>
 inline void for_elements(int64_t count, const Body& body) {
   for_vectors(count, [&](int64_t i) { body(i, All{}); }, [&](int64_t i, int64_t left) { body(i, First{left}); });

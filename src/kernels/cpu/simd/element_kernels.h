@@ -17,7 +17,7 @@ struct LambNorms {
   double param, direction;
 };
 
-/// One instruction set's loops. Arrays of one call do not overlap, but where it says so.
+/// One instruction set's loops. Arrays of one call do not overlap, unless a comment allows it.
 struct ElementKernels {
   /// Rounding is to nearest even; NaN stays NaN.
   void (*to_float)(ConstSpan from, float* to, int64_t count);

@@ -31,8 +31,7 @@ const char* name_of(InstructionSet set) { return kNames[static_cast<size_t>(set)
 
 InstructionSet best_instruction_set() {
 #ifdef __x86_64__
-  // The levels x86-64-v3 and v4, by those of their features that compilers know how to ask for; the rest came with
-  // them.
+  // The levels x86-64-v3 and v4, by the features that compilers can ask for; the rest came with them.
   const bool has_v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
   const bool has_v4 = has_v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -19,7 +19,7 @@ InstructionSet best_instruction_set();
 /// MEZZO_CPU_CAPABILITY names. Read once. @throws c10::ValueError  for another
 InstructionSet instruction_set();
 
-/// Of tables for baseline and so on, in that order, those that `set` can run.
+/// Of tables for baseline and so on, in that order, the tables that `set` can run.
 template <class Table, std::size_t count>
 std::span<const Table* const> tables_for(InstructionSet set, const Table* const (&tables)[count]) {
   return {tables, std::min(count, static_cast<std::size_t>(set) + 1)};

@@ -72,8 +72,7 @@ inline float max(Floats x) {
   return most;
 }
 
-/// Calls `body(i)` at every full vector of `count` elements and `rest(i,
-/// how_many)` for what is left.
+/// Calls `body(i)` at every full vector of `count` elements and `rest(i, how_many)` for the rest.
 template <class Body, class Rest>
 inline void for_vectors(int64_t count, const Body& body, const Rest& rest) {
   int64_t i = 0;
