@@ -18,11 +18,10 @@ class DeviceGraph {
   /// stream must not be the device's default stream. Memory that is allocated for it meanwhile is
   /// of the graphs' pool and stays there. May sync the device.
   virtual void begin() = 0;
-  /// Ends that; the current stream must be the same. The stream does its work again from now on,
-  /// also where this throws.
+  /// Ends that; the current stream must be the same. The stream does its work again from now on, also if this throws.
   /// @throws c10::Error  if something made the recording void.
   virtual void end() = 0;
-  /// Queues what was recorded on the current stream. Never syncs.
+  /// Queues the recorded work on the current stream. Never syncs.
   virtual void replay() = 0;
 };
 

@@ -41,8 +41,8 @@ void keep_no_casts(c10::DeviceType type) {
   }
 }
 
-/// The step's stream while this lives: what the caller's has to do comes before, and what it
-/// will get to do, after.
+/// Makes the step's stream current while this lives. It follows the caller's earlier work, and the caller's later work
+/// follows it.
 class OnStream {
  public:
   explicit OnStream(c10::Stream stream)

@@ -36,7 +36,7 @@ class StepRecording {
 
   /// @param graphs  must outlive this
   explicit StepRecording(DeviceGraphs& graphs);
-  /// Drops what was recorded, unless `end` came before.
+  /// Drops the recorded work, unless `end` came before.
   ~StepRecording();
   StepRecording(const StepRecording&) = delete;
   StepRecording& operator=(const StepRecording&) = delete;
@@ -46,7 +46,7 @@ class StepRecording {
 
   /// Of this thread; null if it records nothing. A thread of autograd has none.
   static StepRecording* current();
-  /// Of that; none if there is no recording.
+  /// Of that; none without a recording.
   static Notes current_notes();
 
   /// Has each replay call `work` here, on the step's stream. The memory that it uses must stay until then. The device
@@ -68,7 +68,7 @@ class StepRecording {
   std::vector<Work> before_next_, checks_;
 };
 
-/// For what the host does beside the device, such as counting: calls `work` now, or at the begin of each replay of the
+/// For the host's work beside the device, such as counting: calls `work` now, or at the begin of each replay of the
 /// recording that `notes` belong to. From any thread.
 void do_each_time(const StepRecording::Notes& notes, StepRecording::Work work);
 

@@ -116,7 +116,7 @@ struct MemoryWatch::Notes {
 };
 
 MemoryWatch::MemoryWatch() : notes_(std::make_shared<Notes>()) {
-  using enum at::RecordScope;  // what runs in a backward node or a script is not outermost
+  using enum at::RecordScope;  // ops within a backward node or a script are not outermost
   observer_ = std::make_unique<ThreadObserver<Notes>>(
       notes_, std::unordered_set{FUNCTION, BACKWARD_FUNCTION, TORCHSCRIPT_FUNCTION});
 }

@@ -50,7 +50,7 @@ class Graph final : public DeviceGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  /// CUDA tells by its words alone that there is no memory for the graph.
+  /// CUDA tells by its words alone that memory for the graph is lacking.
   void instantiate() {
     try {
       graph_.instantiate();
@@ -102,8 +102,8 @@ class Graph final : public DeviceGraph {
     }
   }
 
-  /// LibTorch 2.11 tells its generators of a recording's end where that was a good one alone: until
-  /// then they would refuse to draw.
+  /// LibTorch 2.11 tells its generators of a recording's end only if the recording was good: until then they would
+  /// refuse to draw.
   static void record_nothing() {
     const auto something = at::zeros({1}, at::kCUDA);
     at::cuda::CUDAGraph graph(kKeepsGraph);
@@ -112,8 +112,7 @@ class Graph final : public DeviceGraph {
     graph.capture_end();
   }
 
-  /// Instantiating is asked for and not done by capture_end, which would end the pool's use twice
-  /// where that fails.
+  /// A separate call instantiates. capture_end would end the pool's use twice if instantiating failed.
   static constexpr bool kKeepsGraph = true;
 
   const c10::Device device_;
