@@ -150,7 +150,7 @@ void BlockPool::give_back(const Block& block, size_t most) {
   }
 }
 
-/// Leaves `size` bytes in `block` and frees what is behind them.
+/// Leaves `size` bytes in `block` and frees the rest.
 void BlockPool::split(Block* block, size_t size) {
   if (block->size == size) {
     return;

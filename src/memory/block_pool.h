@@ -23,11 +23,10 @@ class PageSource {
   virtual void give_back(char* begin, size_t size) = 0;
 };
 
-/// Gives out pieces of long segments of addresses, best fit first, and joins them again when they
-/// come back. Pages get memory when a piece on them is first given out, and keep it for the pieces
-/// after that. All pages together hold at most 50% or 64 MiB more than the peak in use, whichever
-/// is more. The rest is given back, starting at the ends of the segments. (A page that a piece in
-/// use lies on cannot be.) Not thread-safe.
+/// Gives out pieces of long segments of addresses, best fit first, and joins them again when they come back. Pages get
+/// memory when a piece on them is first given out, and keep it for the pieces after that. All pages together hold at
+/// most 50% or 64 MiB more than the peak in use, the larger of the two. The rest is given back, starting at the ends of
+/// the segments. (A page that a piece in use lies on cannot be.) Not thread-safe.
 class BlockPool {
  public:
   struct Segment;
@@ -41,8 +40,8 @@ class BlockPool {
     Block *before, *after;  // in the same segment
   };
 
-  /// @param segment_size  addresses reserved at a time, a multiple of PageSource::kPage; larger
-  ///     requests, and all where so many cannot be had, are reserved as they are.
+  /// @param segment_size  addresses reserved at a time, a multiple of PageSource::kPage. Larger requests are reserved
+  ///     as they are, and so are all if this many addresses cannot be had.
   BlockPool(PageSource& source, size_t segment_size);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;

@@ -8,7 +8,7 @@
 namespace mezzo {
 
 /// `tensors`, all of one dtype, in `dtype`. Tensors that fill a storage together fill one again, in the same places.
-/// Every other tensor gets dense memory. Autograd does not see it: each result has a version of its own.
+/// Every other tensor gets dense memory. Autograd does not see it: each result has a separate version.
 std::vector<at::Tensor> converted(const std::vector<at::Tensor>& tensors, c10::ScalarType dtype);
 
 }  // namespace mezzo

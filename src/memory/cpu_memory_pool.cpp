@@ -46,8 +46,7 @@ class SystemPages : public PageSource {
   void give_back(char* begin, size_t size) override { madvise(begin, size, MADV_DONTNEED); }
 };
 
-/// No pool can outgrow the machine's memory. Where the process may only have so many addresses,
-/// it has others to think of.
+/// No pool can outgrow the machine's memory. A process with a limit on its addresses needs some for other memory.
 size_t segment_size() {
   auto size = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   rlimit limit{};
@@ -79,7 +78,7 @@ class CpuMemoryPool : public c10::Allocator {
  private:
   static constexpr size_t kSmallest = size_t{16} << 10;
 
-  /// In front of what is given out, so that a pointer to that is enough to take it back.
+  /// Precedes each piece that is given out, so that a pointer to the piece is enough to take it back.
   struct alignas(64) Header {
     CpuMemoryPool* owner;
     BlockPool::Block* block;  // nullptr: from malloc

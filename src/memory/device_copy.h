@@ -9,11 +9,10 @@
 
 namespace mezzo {
 
-/// `tensor` on `device`: itself where it lies there already, undefined if it is undefined. Does not
-/// wait for a copy to an accelerator. A copy from the CPU uses pinned memory, so that nothing
-/// waits. Later work of its stream follows it, and the CPU may change the tensor meanwhile, unless
-/// the tensor is pinned. A copy to the CPU is waited for, since the CPU would read memory that the
-/// device has not written yet. Nothing else in mezzo copies without waiting.
+/// `tensor` on `device`: itself if it lies there already, undefined if it is undefined. Does not wait for a copy to an
+/// accelerator. A copy from the CPU uses pinned memory, so that nothing waits. Later work of its stream follows it, and
+/// the CPU may change the tensor meanwhile, unless the tensor is pinned. A copy to the CPU is waited for, since the CPU
+/// would read memory that the device has not written yet. Nothing else in mezzo copies without waiting.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
 
 /// The same, as `dtype`.
@@ -31,7 +30,7 @@ class HostCopy {
 
   /// Whether `wait` would not wait.
   bool has_arrived() const { return !arrived_ || arrived_->query(); }
-  /// Waits for what the device did before the copy, and for no more.
+  /// Waits for the device's work before the copy, and for no more.
   const at::Tensor& wait();
 
  private:
