@@ -51,9 +51,8 @@ std::optional<at::Tensor> GradientMeasurement::check(torch::optim::Optimizer& op
   return checked_->measured.statistics.found_inf;
 }
 
-/// What is known before a step: `found_inf`, given or undefined, and if it `measures` them, the
-/// statistics of the gradients divided by `scale`; on the device of `scale`, if given, or else of
-/// the first gradient.
+/// The measurements before a step: `found_inf`, given or undefined, and if it `measures` them, the statistics of the
+/// gradients divided by `scale`. They are on the device of `scale`, if given, or else of the first gradient.
 MeasuredGradients GradientMeasurement::measure(torch::optim::Optimizer& optimizer,
                                                const std::optional<at::Tensor>& scale,
                                                const at::Tensor& found_inf,

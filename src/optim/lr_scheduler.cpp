@@ -183,7 +183,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(LearningRates lrs, const ReduceLROnPlateauO
                     options.factor, ".");
   TORCH_CHECK_VALUE(options.patience >= 0, "ReduceLROnPlateau: patience must be at least 0, got ", options.patience,
                     ".");
-  lrs_.set(lrs_.get());  // refuses those that are none
+  lrs_.set(lrs_.get());  // refuses invalid learning rates
   state_ = {.best = worst()};
 }
 

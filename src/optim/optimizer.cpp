@@ -287,7 +287,7 @@ struct Optimizer::Batch {
   std::vector<std::pair<int64_t*, at::Tensor>> counts;  // of steps, on the CPU
 };
 
-/// All parameters with gradients; makes the state of those that have none yet.
+/// All parameters with gradients; makes the state of parameters that have none yet.
 std::vector<Optimizer::Batch> Optimizer::collect_batches() {
   if (detail::num_parameters(*this) != num_checked_) {
     check_groups();

@@ -21,7 +21,7 @@ constexpr int64_t kNotCounted = -1;
 
 }  // namespace
 
-/// As `read_options`, and what of PyTorch's options holds for all groups.
+/// As `read_options`, and PyTorch's options that hold for all groups.
 TorchOptions Optimizer::torch_options(const torch::optim::OptimizerOptions& options) const {
   TorchOptions result;
   for (const auto& [name, value] : read_options(options)) {
