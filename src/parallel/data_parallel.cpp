@@ -100,9 +100,8 @@ std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices
   return streams;
 }
 
-/// Regions that a replica opens and closes are none of the outermost, so none clears the
-/// cache of cast weights while others use it: whether a weight is cast once or twice must
-/// not be a matter of timing.
+/// Regions that a replica opens and closes are not outermost, so none clears the cache of cast weights while others use
+/// it. Whether a weight is cast once or twice must not depend on timing.
 class OneRegionForAll {
  public:
   OneRegionForAll() { at::autocast::increment_nesting(); }
