@@ -14,7 +14,7 @@
 #include "kernels/reference/gradient_norms.h"
 
 namespace mezzo {
-/// As kernels want them: of a sparse gradient, those that are stored.
+/// As kernels need them: of a sparse gradient, the stored values.
 at::Tensor GradientPass::Gradient::values() const {
   const at::Tensor& gradient = owner.grad();
   return gradient.is_sparse() ? gradient._values() : gradient;

@@ -14,9 +14,9 @@ using kernels::ScaleOfGradients;
 /// Where gradients will be once they are unscaled, which decides on whether they are finite then.
 enum class Unscaled { kInPlace, kInFloat32 };
 
-/// What is read of a set of gradients, on whatever devices and of whatever floating dtypes,
-/// and what is done to all of them: each kernel takes those of one device together. `found_inf` is 1
-/// or 0, float32, 0-dim; it and norms are undefined if there is no gradient. Never syncs.
+/// Reads and changes a set of gradients, on any devices and of any floating dtypes. Each kernel takes the gradients of
+/// one device together. `found_inf` is 1 or 0, float32, 0-dim; it and norms are undefined without gradients. Never
+/// syncs.
 class GradientPass {
  public:
   /// Takes the gradient of `owner` in. `master`: a float32 tensor that is to own the unscaled
@@ -31,9 +31,9 @@ class GradientPass {
   /// Divides every gradient, and returns the `found_inf` of `check`.
   at::Tensor unscale(const ScaleOfGradients& scale);
 
-  /// The total L2 norm of the gradients divided by `scale`, if defined, `found_inf`, and what clips
-  /// them to `max_norm`, in one reading; on the device of `scale`, or else of the first gradient.
-  /// Dense gradients alone.
+  /// The total L2 norm of the gradients divided by `scale`, if defined, `found_inf`, and the factor that clips them to
+  /// `max_norm`, in one reading. They are on the device of `scale`, or else of the first gradient. Dense gradients
+  /// alone.
   kernels::GradientSummary measure(const at::Tensor& scale, double max_norm) const;
 
  private:

@@ -37,12 +37,11 @@ class LossScale {
 
   /// Ends an iteration: 1 in `found_inf` (float32, 0-dim) backs off, 0 counts towards growth.
   void update(const at::Tensor& found_inf);
-  /// Ends an iteration with a scale of one's own, clamped to the bounds.
+  /// Ends an iteration with the given scale, clamped to the bounds.
   void set(double scale);
   void set(const at::Tensor& scale);
 
-  /// Iterations in a row that were skipped, if the one at hand ends with `found_inf`;
-  /// where they are counted. Syncs.
+  /// Iterations in a row that were skipped, if the current one ends with `found_inf`; only if they are counted. Syncs.
   int64_t skips_in_a_row(const at::Tensor& found_inf) const;
 
   const LossScaleRules& rules() const { return rules_; }
