@@ -69,7 +69,7 @@ std::optional<double> share_of_same(const Answers& left, const Answers& right) {
   return static_cast<double>(same) / static_cast<double>(left.predictions.size());
 }
 
-/// By how much a metric is worse in int8: in points of 100, or what is an error in percent of it.
+/// By how much a metric is worse in int8: in points of 100, or in percent of an error metric.
 double loss_of(const text::MetricInfo& metric, double in_float32, double in_int8) {
   const double lost = metric.greater_is_better ? in_float32 - in_int8 : (in_int8 - in_float32) / in_float32;
   return in_int8 == in_float32 ? 0 : 100 * lost;

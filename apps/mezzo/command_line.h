@@ -47,10 +47,9 @@ std::optional<Number> parse_number(std::string_view text) {
 /// What `option` takes that `text` is not, or nothing.
 std::string_view unmet_type(const CLI::Option& option, const std::string& text);
 
-/// Parses what follows the program's name: the command first, and with it the
-/// settings of a `--config` file.
+/// Parses the arguments after the program's name: the command first, and with it the settings of a `--config` file.
 /// @return what `--help` or `--version` ask to be printed, instead of running anything.
-/// @throws UsageError  that says what cannot be meant, and what may be.
+/// @throws UsageError  that names the invalid argument, and valid ones.
 std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::string> arguments);
 
 }  // namespace mezzo::app

@@ -117,7 +117,7 @@ toml::table parse_config(const std::string& path) {
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     std::string why = about_value(line_of(text, line)).value_or(std::string(error.description()));
-    std::ranges::replace(why, '\n', ' ');  // of the file, where it quotes one
+    std::ranges::replace(why, '\n', ' ');  // of the file, if the message quotes one
     throw UsageError(line > 0 ? fmt::format("{}:{}: {}", path, line, why) : fmt::format("{}: {}", path, why));
   }
 }

@@ -9,10 +9,10 @@
 
 namespace mezzo::app {
 
-/// Where `arguments` (the command first) hold `--config FILE`, puts the file's settings in
-/// front of the command's own flags, so that flags win. The keys of a TOML file are flags without their dashes, also
-/// with `_` for `-`; of a run.json, its settings, and where the run comes out otherwise, mezzo train says so.
-/// @throws UsageError  naming file and line, for what is neither, or no flag of the command
+/// Where `arguments` (the command first) hold `--config FILE`, puts the file's settings in front of the command's own
+/// flags, so that flags win. The keys of a TOML file are flags without their dashes, also with `_` for `-`. The keys of
+/// a run.json are its settings; if the run's results differ, mezzo train says so.
+/// @throws UsageError  naming file and line, for a wrong file, or a key that is not a flag of the command
 void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app);
 
 /// "FILE:LINE: " if `message` begins with a flag whose value comes from the `--config` file in `arguments`.
@@ -20,7 +20,7 @@ std::string place_in_config_file(const std::vector<std::string>& arguments,
                                  const std::string& message,
                                  const CLI::App& command);
 
-/// A `--config` file: TOML, or the run.json of a run, whose settings are those of the table.
+/// A `--config` file: TOML, or the run.json of a run, whose settings form the table.
 /// @throws UsageError  naming file and line
 toml::table parse_config(const std::string& path);
 

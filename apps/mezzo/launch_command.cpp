@@ -56,7 +56,8 @@ std::pair<std::string, int64_t> parse_master(const std::string& text) {
   return {host, port};
 }
 
-/// The command that starts a training run again: it goes on from what the earlier start has done, if that has begun.
+/// The command that starts a training run again: it goes on from the earlier start's checkpoint, if that start has
+/// begun.
 Arguments command_to_restart(Arguments command, const LaunchFlags& flags) {
   const double ranks = static_cast<double>(*flags.nproc) * static_cast<double>(flags.nnodes.value_or(1));
   command.insert(command.end(), {"--restarted", fmt::format("{:.0f}", ranks)});
@@ -74,7 +75,7 @@ bool is_program_on_path(const std::string& name) {
   return false;
 }
 
-/// Whether `command` is a program of its own, and no command of mezzo.
+/// Whether `command` is a program, and not a command of mezzo.
 bool is_program(const Arguments& command, const CLI::App& launch_app) {
   return find_command(*launch_app.get_parent(), command.front()) == nullptr;
 }
@@ -104,7 +105,7 @@ Arguments with_program(const std::string& program, const Arguments& command) {
   return result;
 }
 
-/// What LaunchOptions says of a value, which it calls by its own name.
+/// A message of LaunchOptions, with the flag in place of the option's name.
 std::string with_flag(const std::string& message) {
   constexpr std::array flags = {std::pair("nproc", "--nproc"),
                                 std::pair("nnodes", "--nnodes"),
@@ -151,7 +152,8 @@ int run_launch(LaunchFlags flags, const CLI::App& launch_app) {
   text::LaunchOptions options(is_mezzo ? with_program(program, command) : command);
   if (command.front() == "train") {
     Arguments expanded = command;
-    expand_config_file(expanded, *launch_app.get_parent());  // what is wrong there is said once, and not by each rank
+    expand_config_file(expanded, *launch_app.get_parent());  // so that errors there are reported once, and not by each
+                                                             // rank
     options.restart_command(with_program(program, command_to_restart(command, flags)));
   }
   options.name("mezzo launch")

@@ -32,7 +32,7 @@ struct ModelFlags {
   std::filesystem::path model;
   std::string precision = "auto";
   std::string device = "auto";
-  std::optional<int64_t> max_length;  ///< nullopt: what the model was trained with
+  std::optional<int64_t> max_length;  ///< nullopt: the value from training
   int64_t threads = 0;
 
   bool is_int8() const { return precision == "int8"; }
@@ -54,7 +54,7 @@ class ModelSession {
 
   struct Result {
     at::Tensor outputs;          ///< as predict_outputs() gives them
-    text::TokenizedTexts texts;  ///< what the model has read
+    text::TokenizedTexts texts;  ///< the model's input
   };
   /// Runs the model on texts, pairs or words, at least one.
   /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN:
@@ -72,19 +72,19 @@ class ModelSession {
   int64_t num_texts_ = 0, num_cut_ = 0;
 };
 
-/// Labelled texts, and what a task makes of their labels.
+/// Labelled texts, and the task's targets for their labels.
 struct LabelledTexts {
   text::LabeledRows rows;
   at::Tensor targets;
 };
 
-/// @param warns  whether it says on stderr what was replaced in them, and which labels its numbers mean
+/// @param warns  whether to report on stderr replaced bytes, and the labels that its numbers mean
 LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data,
                                   const text::ColumnNames& columns,
                                   const text::Task& task,
                                   bool warns);
 
-/// A model's outputs, what it has read, and how good that is.
+/// A model's outputs, its input, and their quality.
 struct Evaluated {
   ModelSession::Result result;
   text::Evaluation evaluation;

@@ -7,7 +7,7 @@
 
 namespace mezzo::app {
 
-/// Where this node stands among those that an engine gave to a job: defaults of mezzo launch's flags.
+/// This node's place among the nodes that an engine gave to a job: defaults of mezzo launch's flags.
 struct NodeEnvironment {
   std::optional<int64_t> nproc;
   std::optional<int64_t> nnodes, node_rank;

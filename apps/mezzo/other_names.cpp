@@ -24,7 +24,7 @@ using Arguments = std::vector<std::string>;
 struct OtherName {
   std::vector<std::string_view> names;                   ///< without the dashes in front
   std::vector<std::string_view> meaning = {};            ///< the arguments in its place; {} is the value
-  std::string_view advice = "";                          ///< the answer, if there is no meaning
+  std::string_view advice = "";                          ///< the answer, if `meaning` is empty
   std::string (*convert)(const std::string&) = nullptr;  ///< of the value
   bool is_old = false;                                   ///< of an earlier version of mezzo: used with a note
   std::vector<std::string_view> off = {};                ///< values that change nothing

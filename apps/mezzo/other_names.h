@@ -9,8 +9,8 @@ namespace mezzo::app {
 
 struct OtherName;
 
-/// An option of a command, as an argument names it: by its own name, or by the name that another program or an earlier
-/// version gives it.
+/// An option of a command, as an argument names it: by mezzo's name, or by the name of another program or an earlier
+/// version.
 struct Flag {
   std::string name;                     ///< with its dashes, and with dashes for underscores
   const CLI::Option* option = nullptr;  ///< the option that it sets; if it sets several, the last; nullptr: none

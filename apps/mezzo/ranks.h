@@ -8,19 +8,18 @@
 
 namespace mezzo::app {
 
-/// How long ranks wait for each other where no flag says so.
+/// How long ranks wait for each other by default.
 constexpr std::chrono::minutes kRanksTimeout(10);
 
-/// Runs `work` together with the other processes that the launcher started, if there are any, and
-/// leaves them in good order. Returns what it returns.
-/// @param device  as in --device; without a number, each rank of a host takes a CUDA device of
-/// its own, which is put in.
+/// Runs `work` together with the other processes that the launcher started, if there are any, and leaves them in good
+/// order. Returns the status of `work`.
+/// @param device  as in --device; without a number, each rank of a host takes a separate CUDA device, which is put in.
 /// @param work  gets the group, or nullptr if this process is the only one.
 int with_ranks(std::string& device,
                std::chrono::milliseconds timeout,
                const std::function<int(distributed::ProcessGroup*)>& work);
 
-/// Whether this process prints and writes what all of them came to.
+/// Whether this process prints and writes the joint results.
 bool is_main(const distributed::ProcessGroup* group);
 
 }  // namespace mezzo::app

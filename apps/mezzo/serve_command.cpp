@@ -32,7 +32,7 @@ namespace {
 
 struct ServeFlags {
   std::vector<std::string> models;
-  ModelFlags model;  // what they have in common
+  ModelFlags model;  // flags that all models share
   std::filesystem::path token_file;
   text::ServerOptions options;
   int64_t port = 8080, timeout = 30;
@@ -90,8 +90,8 @@ std::string read_token(const std::filesystem::path& path) {
   return token;
 }
 
-/// oneDNN keeps what it compiled for each shape, up to 1,024 of them: so many that a server, whose batches have any
-/// number of texts, would seem to lose memory for hours. Read when the first is compiled.
+/// oneDNN keeps the compiled code for each shape, up to 1,024 shapes. The batches of a server have any number of texts,
+/// so it would seem to lose memory for hours. Read when the first is compiled.
 void keep_few_compiled_products() {
   setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*overwrite=*/0);
   setenv("LRU_CACHE_CAPACITY", "64", /*overwrite=*/0);  // LibTorch's own, in front of it
@@ -132,7 +132,7 @@ int run_serve(ServeFlags flags) {
   std::vector<std::string> names;
   for (const auto& model : models) names.push_back(model.name);
   const bool is_ipv6 = options.host.find(':') != std::string::npos;
-  stop_signal();  // from here on it is heeded: whoever reads the next line may send one
+  stop_signal();  // from here on signals are handled: a reader of the next line may send one
   say(fmt::format("{} on {}, {} {}: http://{}:{}", fmt::join(names, ", "), options.classifier.device.str(),
                   at::get_num_threads(), at::get_num_threads() == 1 ? "thread" : "threads",
                   is_ipv6 ? "[" + options.host + "]" : options.host, server.port()));

@@ -22,7 +22,7 @@ extern "C" void note_signal(int signal) {
   if (!is_heeded) {
     ::_exit(128 + signal);
   }
-  // Shell and kernel both send SIGHUP where a terminal is closed. Slurm and systemd signal every process, and the
+  // Shell and kernel both send SIGHUP when a terminal is closed. Slurm and systemd signal every process, and the
   // launcher passes its signal on.
   const bool is_echo = signal == SIGHUP || now_ms() - caught_at < 500;
   if (caught != 0 && !is_echo) {

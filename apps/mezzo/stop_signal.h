@@ -2,15 +2,16 @@
 
 namespace mezzo::app {
 
-/// From now on SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm's `--signal`) and SIGHUP (the terminal is gone; unless it is
-/// ignored) end the process with 128 + N, and from the first call of stop_signal() on ask it to stop instead. One more
-/// kills it then, half a second later at least, except SIGHUP, which comes twice when a terminal is closed.
+/// From now on SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm's `--signal`) and SIGHUP end the process with 128 + N. SIGHUP
+/// means that the terminal is gone; an ignored SIGHUP stays ignored. From the first call of stop_signal() on, the
+/// signals ask the process to stop instead. One more kills it then, half a second later at least, except SIGHUP, which
+/// comes twice when a terminal is closed.
 void catch_stop_signals();
 
 /// The signal that came, or 0: for those who stop when one has come. Safe to ask from any thread.
 int stop_signal();
 
-/// While it lives, stop signals are noted for stop_signal(). Afterwards they do what they did before.
+/// While it lives, stop signals are noted for stop_signal(). Afterwards they have their earlier effect.
 class StopSignals {
  public:
   StopSignals();

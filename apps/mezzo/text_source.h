@@ -13,8 +13,7 @@
 
 namespace mezzo::app {
 
-/// Lines of an open file, as they come: whoever writes one line into a pipe and
-/// waits for an answer gets it.
+/// Lines of an open file, as they come: a process that writes one line into a pipe and waits for an answer gets it.
 class LineReader {
  public:
   explicit LineReader(int fd) : fd_(fd) {}
@@ -29,7 +28,7 @@ class LineReader {
   std::string take(size_t end);
 
   int fd_;
-  std::string buffer_;  // from taken_ on: what was read and not returned
+  std::string buffer_;  // from taken_ on: bytes read and not returned
   size_t taken_ = 0;
   size_t searched_ = 0;  // no line ends before
   bool at_end_ = false;
@@ -53,12 +52,11 @@ void use_lines(std::span<const std::string> lines,
                const text::WordSplitter& split_words,
                const std::function<void(const text::TextSpans&)>& use);
 
-/// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks, so that
-/// what is made of them need not be held for all. Texts of stdin are given as soon as no
-/// more of them are waiting.
+/// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks, so that results for all of them
+/// need not be held. Texts of stdin are given as soon as no more of them are waiting.
 /// @param files  none for stdin
 /// @param options  without labels.
-/// @param warns  of what is odd about the files: one of the ranks.
+/// @param warns  whether to report oddities of the files: one of the ranks does.
 void for_each_chunk(const std::vector<std::filesystem::path>& files,
                     const text::LoadRowsOptions& options,
                     bool warns,

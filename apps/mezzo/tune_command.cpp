@@ -155,7 +155,7 @@ void check_values(const SearchedSetting& setting, const Arguments& fixed, const 
   }
 }
 
-/// What all trials are trained with, of the table [train]; fills in what is searched.
+/// The flags that all trials share, of the table [train]; fills in the searched settings.
 Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   const auto file = parse_config(flags.config);
   const auto where = [&](const toml::node& node) {
