@@ -1,5 +1,5 @@
-// Precompiled for every target: LibTorch's headers cost seconds per file otherwise. Sources
-// still include what they use.
+// Precompiled for every target: LibTorch's headers cost seconds per file otherwise. Sources still include the headers
+// that they use.
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
