@@ -1,9 +1,14 @@
 """Compares the defaults of `mezzo train` with a small search over learning rates and epochs, on five data sets, three seeds each, and writes
 the table benchmarks/results/defaults.md.
 
-The data sets: topics of Debian's fortunes, sections of Debian's packages by their one-line descriptions (`apt-cache dumpavail`), categories of
-WordNet's nouns by their definitions (Debian's wordnet-base, for --wordnet), packages of Python functions by the first paragraph of their
-docstrings, all with a pretrained MiniLM; and emotions of Chinese texts with a small BERT of random weights. --only runs some of them."""
+The data sets:
+- topics of Debian's fortunes;
+- sections of Debian's packages by their one-line descriptions (`apt-cache dumpavail`);
+- categories of WordNet's nouns by their definitions (Debian's wordnet-base, for --wordnet);
+- packages of Python functions by the first paragraph of their docstrings;
+- emotions of Chinese texts.
+
+The last one uses a small BERT of random weights, the others a pretrained MiniLM. --only runs some of them."""
 import ast
 import collections
 import hashlib
@@ -34,7 +39,7 @@ def fortunes(options):
 
 
 def packages(options):
-    """Descriptions of packages whose section says what they are for, not how they are packaged."""
+    """Descriptions of packages whose section names their purpose, not their packaging."""
     sections = "admin database editors electronics fonts games graphics hamradio mail math net science sound tex video web".split()
     for entry in subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout.split("\n\n"):
         fields = dict(re.findall(r"^(Section|Description): (.*)$", entry, re.M))

@@ -1,8 +1,8 @@
 """On one GPU: mezzo beside its best Python, and an optimizer's step against the GPU's memory. Writes benchmarks/results/gpu.md.
 
 A row is a kind of work: training or prediction of a family, texts of one length, one batch size. Important rows come first. Each
-measurement goes to gpu.jsonl at once, and the page is written anew. --minutes stops in time; a later call with the same --results goes
-on where the former one stopped. --device cpu --quick runs all programs on tiny models if there is no GPU.
+measurement goes to gpu.jsonl at once, and the page is written anew. --minutes stops in time. A later call with the same --results
+resumes the measurements. Without a GPU, --device cpu --quick runs all programs on tiny models.
 """
 import asyncio
 import dataclasses
@@ -24,7 +24,7 @@ import serve
 import support
 import torch
 
-EMOTION = 20  # tokens of a text on average: the emotion data set; another length: texts of so many tokens each
+EMOTION = 20  # tokens of a text on average: the emotion data set; another length: texts of that number of tokens each
 EPOCH = 9200  # texts of the reference program
 
 CANDIDATES = {  # of the best Python, likely ones first

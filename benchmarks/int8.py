@@ -17,7 +17,7 @@ MAX_LENGTH = 128
 
 
 def make_data(folder, count):
-    """For speed, `count` texts; for labels, those that are not trained on."""
+    """For speed, `count` texts. For labels, the texts that are not in the training set."""
     support.run(sys.executable, support.ROOT / "tools/fortunes.py", "--output", folder)
     lines = (folder / "train.jsonl").read_text().splitlines()
     unseen = [line for part in ("dev", "test") for line in (folder / f"{part}.jsonl").read_text().splitlines()]
@@ -51,7 +51,7 @@ def predict(model, data, precision, count, texts=None):
 
 
 def mezzo(model, data, precision, threads):
-    """Without what a single text takes: start and loading."""
+    """Without the time of a single text: start and loading."""
     seconds, labels = predict(model, data, precision, threads)
     return seconds - predict(model, data, precision, threads, "one")[0], labels
 

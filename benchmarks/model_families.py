@@ -24,8 +24,8 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 @dataclass
 class Family:
     model: dict       # its config.json: the base size of its paper, with the vocabulary of the texts
-    tiny: dict        # what is smaller for --quick
-    attention: str = "sdpa"  # what transformers runs it with
+    tiny: dict        # the fields that are smaller for --quick
+    attention: str = "sdpa"  # the attention of transformers
     longest: int = 512       # texts that it is made for, in tokens
 
     def of_size(self, options):
@@ -99,7 +99,7 @@ def train_with_mezzo(model, texts, precision, options, folder):
 
 
 def predict_with_mezzo(model, texts, precision, options, folder):
-    """A run over few texts is taken off, and with it what it takes to start and to load the model."""
+    """Subtracts a run over few texts, and so the time to start and to load the model."""
     def seconds(count):
         rows = folder / f"{texts.name}-{count}.json"
         rows.write_text(json.dumps(json.loads(texts.path.read_text())[:count]))

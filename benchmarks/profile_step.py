@@ -39,7 +39,7 @@ def category(place):
 
 
 def missing():
-    """Why there is no profile to be had here; None if there is."""
+    """The reason why a profile is impossible here; None if it is possible."""
     if not shutil.which("perf"):
         return "perf is not installed here (Debian's linux-perf), so there is no profile."
     probe = subprocess.run(["perf", "record", "-e", "cpu-clock", "-o", "/dev/null", "true"], capture_output=True, text=True)
@@ -57,7 +57,7 @@ def wait_for_steps(out, count, process):
 def profile(folder, flags, warmup, seconds):
     """Samples `seconds` of a run after its first `warmup` steps. Returns (milliseconds a step by place, milliseconds a step)."""
     out, data = Path(folder) / "profiled", Path(folder) / "perf.data"
-    shutil.rmtree(out, ignore_errors=True)  # its records would pass for those of this run
+    shutil.rmtree(out, ignore_errors=True)  # its records could be taken for this run's records
     command = [support.PROGRAM, *support.TRAIN, "--output", out, *flags, "--max-steps", "1000000"]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -1,5 +1,6 @@
-"""How long it takes `mezzo launch --min-nproc` to go on after a rank was killed: until the others are started again, until they have loaded
-model, data and checkpoint, and until the first step is done. Writes benchmarks/results/restarts.md."""
+"""The time in which `mezzo launch --min-nproc` goes on after a rank was killed. Measures the time until the others are started
+again, until they have loaded model, data and checkpoint, and until the first step is done. Writes
+benchmarks/results/restarts.md."""
 import os
 import signal
 import subprocess
@@ -90,7 +91,7 @@ def main():
     for name, model in models.items():
         with tempfile.TemporaryDirectory() as folder:
             found = []
-            for i in range(options.rounds):  # a folder each: what an earlier one left would be taken for its own
+            for i in range(options.rounds):  # a folder each: a round must not find the files of an earlier one
                 (Path(folder) / str(i)).mkdir()
                 found.append(measure(model, Path(folder) / str(i), options))
         rows.append([name, *(support.spread(part) for part in zip(*found)), support.spread(map(sum, found))])

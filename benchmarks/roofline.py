@@ -1,4 +1,5 @@
-"""How near a training step comes to the processor's measured peak, and where the rest goes. Writes benchmarks/results/roofline.md.
+"""A training step's share of the processor's measured peak, and the uses of the remaining time. Writes
+benchmarks/results/roofline.md.
 
 `mezzo doctor` measures the peak: multiply-add instructions on registers alone.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds, and runs every benchmark, one after the other; each writes a page of
-# benchmarks/results. Takes hours where the processor has no instructions for bf16. --quick: whether
-# all of them run, on tiny models, into a temporary folder. NAME...: only these, e.g. bash
+# benchmarks/results. Takes hours if the processor has no instructions for bf16. --quick: checks
+# that all of them run, on tiny models, into a temporary folder. NAME...: only these, e.g. bash
 # benchmarks/run.sh training roofline
 set -euo pipefail
 cd "$(dirname "$0")/.."

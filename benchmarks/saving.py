@@ -1,5 +1,5 @@
-"""What checkpoints cost a training run: the same steps with checkpoints by time, and without, in turn; and how long `torch.save`
-of the same state takes, as a training loop in Python waits for it. Writes benchmarks/results/saving.md."""
+"""The cost of checkpoints in a training run: the same steps with checkpoints by time, and without, in turn. Also the time of
+`torch.save` of the same state, for which a training loop in Python waits. Writes benchmarks/results/saving.md."""
 import statistics
 import sys
 import tempfile

@@ -43,7 +43,7 @@ def exchange(machine, ranks, volume, passes=2):
 
 
 def step(machine, ranks, texts, option):
-    """Seconds of a step, and of them those that only wait for other ranks."""
+    """Seconds of a step, and the part of them that only waits for other ranks."""
     flops = 6 * (PARAMETERS - EMBEDDING_TABLES) * TOKENS_PER_TEXT * texts * option.accumulation
     compute = flops / machine.flops
     backward = 2 / 3 * compute / option.accumulation  # of the last micro-batch, which the exchange can hide behind

@@ -1,5 +1,6 @@
-"""Asks servers on loopback for the labels of texts, one a request, from more and more connections at once, and writes
-benchmarks/results/serve.md: requests a second and how long they take. mezzo, and FastAPI before transformers and before onnxruntime.
+"""Asks servers on loopback for the labels of texts, one a request, from more and more connections at once. Writes
+benchmarks/results/serve.md: requests a second, and their latency. The servers are mezzo, and FastAPI with transformers and with
+onnxruntime.
 
 Then mezzo alone is asked for some minutes, with texts of all lengths, many a request and wrong ones among them: errors and memory.
 """

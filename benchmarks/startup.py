@@ -31,7 +31,7 @@ def make_models(folder):
 
 
 def run(command):
-    """Seconds, and what was printed."""
+    """Seconds, and the printed text."""
     start = time.perf_counter()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env=os.environ | dict(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error"))

@@ -62,7 +62,7 @@ def fresh_model(folder, model, vocab, labels=6, seed=0):
 
 
 def run(*command, timeout=None, check=True, env=None):
-    """Runs a command and returns what it did, its output as text. Its errors are shown where it fails."""
+    """Runs a command and returns the completed process, with its output as text. If it fails, its errors are shown."""
     done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=timeout, env={**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})})
     if check and done.returncode != 0:
@@ -153,7 +153,7 @@ def command():
 
 
 def page(options, name, title, about, *parts, made_by=None, show=True):
-    """Writes a page of results: how it was made, what it shows, then its tables. Prints it, too."""
+    """Writes a page of results: its command, its explanation, then its tables. Also prints it."""
     made = f"`{made_by or command()}`, {date.today()}, {machine()}; {versions()}."
     options.results.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join([f"# {title}", f"{made}\n\n{about}" if about else made, *parts]) + "\n"

@@ -1,7 +1,7 @@
-"""Trains with 1, 2, 4 … threads up to this machine's processors, mezzo and the fastest Python program in turn, and writes
-benchmarks/results/threads.md: texts a second, and what of a step more threads make no shorter. And counts, of up to 64 threads, whatever the
-processors, the time that each of them computes: the busiest has what is not shared. Then trains beside another program: a loop that needs
-one processor, and a program with OpenMP threads on all."""
+"""Trains with 1, 2, 4 … threads up to this machine's processors, mezzo and the fastest Python program in turn. Writes
+benchmarks/results/threads.md: texts a second, and the part of a step that more threads do not shorten. Also counts the time that
+each of up to 64 threads computes, on any number of processors. The busiest thread has the work that is not shared. Then trains
+beside another program: a loop that needs one processor, and a program with OpenMP threads on all."""
 import os
 import statistics
 import subprocess

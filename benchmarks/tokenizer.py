@@ -1,5 +1,5 @@
-"""Texts per second of mezzo's tokenizers against Hugging Face's in Rust, each on one thread, ids asserted equal: WordPiece with
-vocabularies that exist, byte-level BPE and Unigram trained on the texts. Writes benchmarks/results/tokenizer.md."""
+"""Texts per second of mezzo's tokenizers against Hugging Face's in Rust, each on one thread, ids asserted equal. WordPiece has
+existing vocabularies. Byte-level BPE and Unigram are trained on the texts. Writes benchmarks/results/tokenizer.md."""
 import functools
 import importlib.util
 import io

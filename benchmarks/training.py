@@ -1,7 +1,7 @@
 """Trains and predicts with mezzo and with its Python peers in turn, and writes benchmarks/results/training.md: texts a second,
 peak memory. The peers are benchmarks/peers/train_step.py and predict_texts.py.
 
-Where LibTorch has no matrix products of its own for a precision, a step of a Python peer takes many minutes. Such a peer is
+If LibTorch has no native matrix products for a precision, a step of a Python peer takes many minutes. Such a peer is
 measured once, on as few texts as the budget allows, and mezzo is compared with the best Python in fp32 as well.
 """
 import json
@@ -67,7 +67,7 @@ class Runs:
     """What one program did, run by run."""
 
     rates: list = field(default_factory=list)
-    memory: list = field(default_factory=list)  # empty where the batches were not of full size
+    memory: list = field(default_factory=list)  # empty if the batches were not of full size
     measured: str = ""
 
 
@@ -114,7 +114,7 @@ def train_with_mezzo(workload, folder, options):
 
 
 def predict_with_mezzo(workload, folder, options):
-    """A run over few texts is taken off, and with it what it takes to start and to load the model."""
+    """Subtracts a run over few texts, and so the time to start and to load the model."""
     def seconds(name, count):
         rows = folder / f"{name}.json"
         if not rows.exists():

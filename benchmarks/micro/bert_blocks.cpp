@@ -1,6 +1,6 @@
-/// The parts of a BERT layer, forward and backward on the rows of 32 texts: the fused blocks, the
-/// same of ATen operations, and the bare matrix products in both, in the same process and in turn.
-/// Prints tables in Markdown.
+/// The parts of a BERT layer, forward and backward on the rows of 32 texts. It measures the fused
+/// blocks, the same blocks of ATen operations, and the bare matrix products in both. They run in
+/// turn in one process. Prints tables in Markdown.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -20,8 +20,7 @@ namespace {
 using namespace mezzo::encoder;
 using Tensors = std::vector<at::Tensor>;
 
-/// Lengths like those of short messages, about 19.5 tokens each, and rows
-/// filled up to a multiple of 32.
+/// Lengths of short messages, about 19.5 tokens each, and rows filled up to a multiple of 32.
 SequenceLayoutPtr layout_of_32_texts(int64_t& rows) {
   auto cu_seqlens = at::zeros({33}, at::kInt), seqlens = at::empty({32}, at::kInt);
   int32_t total = 0;

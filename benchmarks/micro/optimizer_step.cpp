@@ -30,7 +30,8 @@ struct Timing {
   double median_ms, fastest_ms, slowest_ms;
 };
 
-/// On a GPU, steps are queued as in training: what the CPU does for one hides behind the one before.
+/// On a GPU, steps are queued as in training: the CPU's work for a step overlaps with the step
+/// before.
 Timing time_of(const c10::Device& device, const std::function<void()>& step) {
   const int steps = device.is_cpu() ? 1 : 10;
   std::vector<double> milliseconds;

@@ -1,6 +1,6 @@
-/// What a GradScaler adds to a training step in fp16: a BERT trained on packed batches of 32 short
-/// texts, with and without, in turn; as eager steps, and as replayed graphs where the device has
-/// them. Without clipping, the scaler's look at the gradients is the only one. Prints a table in
+/// The time that a GradScaler adds to a training step in fp16. A BERT trains on packed batches of
+/// 32 short texts, with and without a scaler, in turn. The steps are eager, and replayed graphs if
+/// the device has graphs. Without clipping, only the scaler reads the gradients. Prints a table in
 /// Markdown. Usage: bench_scaler_overhead [--device cuda]; on a CPU the model is a tiny one.
 
 #include <ATen/ATen.h>
@@ -35,7 +35,7 @@ struct Shape {
   int64_t hidden, layers, heads;
 };
 
-/// On the host, where a layout's numbers are read from; the ids on the device.
+/// A layout's numbers are read on the host, so they stay there. The ids are on the device.
 PackedBatch batch_on(const c10::Device& device) {
   constexpr int64_t kLength = kRows / kTexts;
   PackedBatch batch{.input_ids = at::randint(1, 21128, {kRows}, at::kLong),

@@ -1,8 +1,8 @@
 """The fastest training and prediction on a GPU that Python was found to do, as the peer of mezzo. Prints one line of JSON.
 
 --batches grouped: texts of similar length together, padded to the longest; the attention of transformers under a mask.
---batches varlen: no padding. The tokens of all texts are one row, under flash attention of varying lengths; the last layer of BERT,
-RoBERTa and XLM-R computes the first tokens alone.
+--batches varlen: no padding. The tokens of all texts are one row, under flash attention of varying lengths. The last layer of
+BERT, RoBERTa and XLM-R computes the first tokens alone.
 --compile: torch.compile of forward and backward, and of the optimizer.
 --record: a whole step is one torch.cuda.graph for each shape, with a capturable AdamW.
 
@@ -53,7 +53,7 @@ def grouped_batch(ids, labels, options):
 
 
 def varlen_batch(ids, labels, options):
-    """All tokens in a row. A text of its own, of one token or more, fills it up."""
+    """All tokens in a row. A separate text, of one token or more, fills it up."""
     lengths = list(map(len, ids))
     filler = up(sum(lengths) + 1, LONG if options.record else SHORT) - sum(lengths)
     flat = [token for row in ids for token in row] + [0] * filler
@@ -190,7 +190,7 @@ class Step:
         return loss.detach()
 
     def record(self, batch):
-        """(the memory of its inputs, of its result, and what runs it)."""
+        """(the memory of its inputs, of its result, and the function that runs it)."""
         static = {name: tensor.to(self.options.device) for name, tensor in batch.items()}
         if self.options.device != "cuda":
             return static, None, lambda: self.compute(**static)

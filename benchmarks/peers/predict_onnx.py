@@ -1,5 +1,5 @@
-"""Labels texts with onnxruntime, as the peer of `mezzo predict`: tokenized at once, sorted by length, batches of 64 padded to their
-longest. --int8 has its dynamic quantization make int8 of the graph first. Prints one line of JSON."""
+"""Labels texts with onnxruntime, as the peer of `mezzo predict`. Texts are tokenized at once, sorted by length, and padded in
+batches of 64 to the longest. --int8 first converts the graph to int8 by dynamic quantization. Prints one line of JSON."""
 import argparse
 import json
 import time

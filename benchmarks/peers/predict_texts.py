@@ -1,8 +1,8 @@
 """Labels texts in Python, as the peer of `mezzo predict`. Prints one line of JSON.
 
 --recipe p1: batches of 32 in the order of the file, padded to --max-length. --recipe p2: tokenized at once, sorted by length,
-batches of 64 padded to their longest, labels back in the order of the file; --compile adds torch.compile. Within a --budget,
-some batches are left out, so that those done lie evenly between the longest and the shortest.
+batches of 64 padded to their longest. The labels are in the order of the file. --compile adds torch.compile. Within a
+--budget, some batches are left out, so that those done lie evenly between the longest and the shortest.
 """
 import argparse
 import json

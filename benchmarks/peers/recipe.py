@@ -51,7 +51,7 @@ def load_tokenizer(options):
 
 
 def load_model(options, labels, dropout=None):
-    """The model as transformers makes it. Both recipes take PyTorch's fused attention, or the family's own where it has no other."""
+    """The model as transformers makes it. Both recipes take PyTorch's fused attention, or else the family's own attention."""
     if options.model:
         config = AutoConfig.from_pretrained(options.model)
     else:

@@ -1,11 +1,12 @@
 """Training steps in Python, as the peer of `mezzo train`. Prints one line of JSON.
 
---recipe p1 is the common recipe: every text padded to --max-length, the tokenizer called for every batch, AdamW as it comes.
---recipe p2 is the fastest that Python was found to do: texts tokenized once, batches of similar length padded to their longest,
-fused AdamW; --compile adds torch.compile.
+--recipe p1 is the common recipe: every text padded to --max-length, the tokenizer called for every batch, AdamW with its
+defaults.
+--recipe p2 is the fastest one found for Python: texts tokenized once, batches of similar length padded to their longest,
+fused AdamW. --compile adds torch.compile.
 
 The batches of p2 differ in length, so few of them say little about all. The measured ones lie evenly between the longest and the
-shortest, in random order; the rate is that of a whole epoch, from the time that a row more takes. The first warm-up step takes the
+shortest, in random order. The rate is for a whole epoch, from the time of an additional row. The first warm-up step takes the
 longest, which sets the peak of memory as it does in a whole epoch.
 """
 import argparse
