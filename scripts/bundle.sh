@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# For a machine without network: puts into DIR what mezzo is built from, its own sources
-# and the headers of others, so that there `bash DIR/build.sh` builds with the CMake,
-# compiler and PyTorch (CUDA or not) that it finds, and `bash DIR/gpu.sh` runs there the tests
-# that want a GPU, and the benchmarks.
+# For a machine without network: puts mezzo's sources and the headers of its libraries into DIR. On
+# that machine, `bash DIR/build.sh` builds with the installed CMake, compiler and PyTorch (CUDA or
+# not). `bash DIR/gpu.sh` runs the tests that need a GPU, and the benchmarks.
 #   bash scripts/bundle.sh DIR
 set -euo pipefail
 if (($# != 1)) || [[ -z $1 || $1 == -* ]]; then
@@ -29,16 +28,16 @@ fi
 mkdir -p "$bundle/mezzo" "$bundle/third_party"
 trap 'rm -rf "$bundle/mezzo" "$bundle/third_party" "$bundle/shared"; echo "bundle: not done; what was made is removed" >&2' EXIT
 git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$bundle/mezzo"
-# Headers, CMake packages and the libraries that those ask for; LibTorch has Gloo's inside.
+# Headers, CMake packages and the libraries that they need; LibTorch contains Gloo's.
 dpkg-query -L "${packages[@]}" | grep -E '^/usr/(include/|share/cmake/|lib/)' | grep -Ev '/pkgconfig|libgloo|/Gloo' | sort -u |
   while read -r file; do
     [[ -f $file ]] && echo "${file#/}"
   done | tar -C / --dereference --files-from=- -cf - | tar -xf - -C "$bundle/third_party"
-# Where the tests and benchmarks look for their data, and what they are of.
+# The data, in the folder in which tests and benchmarks look for them, and the commit of the sources.
 [[ ! -d ../shared/data ]] || { mkdir "$bundle/shared" && cp -r ../shared/data "$bundle/shared/data"; }
 git describe --always --dirty --exclude '*' >"$bundle/mezzo/.commit"
 
-# What PyTorch's lists of autocast ops ask for; one file.
+# The one module that PyTorch's lists of autocast ops import.
 python=${MEZZO_VENV:-.venv}/bin/python
 if expecttest=$("$python" -c 'import importlib.util as u; print(*u.find_spec("expecttest").submodule_search_locations)' 2>/dev/null); then
   mkdir -p "$bundle/third_party/python" && cp -r "$expecttest" "$bundle/third_party/python"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo
-# needs, what the tests need. Does nothing if all is there already.
+# Installs Debian packages, and PyPI packages in .venv: for builds of mezzo, for the demo, for the
+# tests. Does nothing if all of them are installed.
 #   bash scripts/setup.sh [debian|build|wheel|demo|docs|test]     debian: no PyPI packages; without a word: test, which is all but docs
 # MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH:
 # another version of torch.
@@ -66,7 +66,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>>"$log"; 
   exit 1
 fi
 
-# Says what it downloads; the rest goes to the log.
+# Prints the names of its downloads; the rest goes to the log.
 install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" 2>>"$log" | tee -a "$log" |
     { grep --line-buffered '^ *Downloading' || true; }
@@ -121,5 +121,5 @@ fi
 [[ $purpose != test && $purpose != wheel ]] || need requirements-wheel.txt
 # seqeval is a source archive. Its setup.py alone would install setuptools-scm without the packages that setuptools-scm needs.
 [[ $purpose != test ]] || { need requirements-test.txt --use-pep517 && need requirements-transformers4.txt --no-deps --upgrade --target "$venv/transformers4"; }
-# In a folder of its own: the site uses other versions of packages that the tests use.
+# In a separate folder: the site uses other versions of the tests' packages.
 [[ $purpose != docs ]] || need requirements-docs.txt --upgrade --target "$venv/docs"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up, builds, and runs the default tests; with --all also those that are long and rarely break. Other arguments go
+# Sets up, builds, and runs the default tests; with --all also tests that are long and rarely break. Other arguments go
 # to ctest, e.g. -R tokenizers
 #   bash scripts/test.sh [--all] [CTEST ARGUMENTS]
 set -euo pipefail

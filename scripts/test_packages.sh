@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what package managers build of mezzo, from its sources, and a consumer's project with each: the Conan recipe by Conan,
-# from PyPI, and the vcpkg port, by stand-ins for vcpkg's own helpers. All in build/packages.
+# Builds mezzo's packages from its sources, and a consumer's project with each. Conan, from PyPI, builds the Conan recipe.
+# Substitutes of vcpkg's helpers build the vcpkg port. All in build/packages.
 #   bash scripts/test_packages.sh [amp]     amp: without mezzo::text and the program, which takes minutes in place of half an hour
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds mezzo, its tests and its benchmarks in build/ with what this machine has. Arguments go to CMake.
-# MEZZO_PYTHON: the Python that has torch; python3 where it is not set.
-# MEZZO_TARGETS: what to build, in place of all.
+# MEZZO_PYTHON: the Python that has torch; python3 by default.
+# MEZZO_TARGETS: the targets to build, in place of all.
 set -euo pipefail
 cd "$(dirname "$0")"
 python=$(command -v "${MEZZO_PYTHON:-python3}") || { echo "build: there is no ${MEZZO_PYTHON:-python3}" >&2; exit 1; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# After build.sh: what a GPU is needed for. Ranks of NCCL on one GPU, tests in C++ and Python, operators under
+# After build.sh: the checks that need a GPU. Ranks of NCCL on one GPU, tests in C++ and Python, operators under
 # compute-sanitizer, benchmarks. cpp runs six programs, python and sanitizer two each. Each program ends within 4 minutes,
-# and the next one runs whatever comes of it. What a program says goes to results/NAME.txt, a line of it to
-# results/summary.txt; ends with 1 if one failed.
+# and the next one runs even if it fails. A program's output goes to results/NAME.txt, a line of it to
+# results/summary.txt. Ends with 1 if one failed.
 #   bash gpu.sh [PART…] [-- FLAG…]     parts: nccl cpp python sanitizer benchmarks; flags of benchmarks/gpu.py
-#   bash gpu.sh --without-gpu [PART…]  whether it all runs: tests that want a GPU skip, benchmarks are tiny
+#   bash gpu.sh --without-gpu [PART…]  checks that all runs: tests that need a GPU skip, benchmarks are tiny
 # MEZZO_PYTHON: as for build.sh. MEZZO_LIMIT: seconds of each program, 235 by default. A second call of benchmarks goes on
 # with the rows that the first one had no time for.
 set -uo pipefail

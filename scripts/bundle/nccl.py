@@ -52,7 +52,7 @@ class Runs:
                    "--all-reduce", "backend", "--device", self.args.device, "--timeout", "40", *flags]
         started = []
         for rank in range(ranks):
-            # As if each rank had a host of its own.
+            # As if each rank had a separate host.
             env = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
                                 "NCCL_HOSTID": f"rank{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1",
