@@ -1,12 +1,12 @@
-"""Trains tiny models, breaks the runs at random moments in every way known here, resumes them, and compares what comes out with
-runs that nobody touched: weights, optimizer states and every loss, bit for bit. Writes a page.
+"""Trains tiny models, breaks the runs at random moments in every way known here, and resumes them. Compares weights, optimizer
+states and every loss with undisturbed runs, bit for bit. Writes a page.
 
     python tools/crash_test.py --trials 3000 --jobs 2 --results benchmarks/results
 
-A trial is a run of a random kind that is broken up to three times and then left in peace. Its number decides what it is, so
-`--first 217 --trials 1 --keep DIR` is trial 217 again, on a machine that allows the same faults, and except moments, which go by
-how long a run takes there. Asked of each life: it ends in time, with a status of docs/exit_statuses.md, and without a word of a crash. Of the last: the bits of the
-run that was left in peace, all checkpoints intact, no leftovers.
+A trial is a run of a random kind that is broken up to three times and then left in peace. Its number determines it:
+`--first 217 --trials 1 --keep DIR` is trial 217 again, on a machine that allows the same faults. Only the moments differ: they depend on the
+time of a run there. Each life must end in time, with a status of docs/exit_statuses.md, and without signs of a crash. The last
+life must have the bits of the undisturbed run, all checkpoints intact, and no leftovers.
 """
 import argparse
 import collections
@@ -31,7 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, SAVE_EVERY, EVAL_EVERY = 40, 4, 5
-LIMIT = 180  # seconds after which a life hangs; many times what it takes on a busy machine
+LIMIT = 180  # seconds after which a life hangs; many times its duration on a busy machine
 TIMEOUT = 5  # of ranks that wait for each other, which a cut link leaves to
 STOPPED = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
 PRECISIONS = {"fp32": [], "bf16": ["--precision", "bf16"], "bf16 masters": ["--precision", "bf16", "--master-weights"],
@@ -116,7 +116,7 @@ def descendants(pid):
 
 
 def programs(pid):
-    """Those of mezzo, of what runs from `pid` down."""
+    """The processes of mezzo among `pid` and its descendants."""
     found = []
     for one in descendants(pid):
         try:
@@ -152,7 +152,7 @@ def send(pids, number):
 # ---- what befalls a life: each takes (process, trial) at its moment, and returns whether it came in time ----
 
 def kill(process, trial):
-    """All of it at once, as where the power goes; or one process of it, the launcher included."""
+    """All of it at once, as in a power failure; or one process of it, the launcher included."""
     pids = programs(process.pid)
     send(pids if trial.chance.random() < 0.5 else [trial.chance.choice(pids)] if pids else [], signal.SIGKILL)
     return bool(pids)
@@ -318,7 +318,7 @@ class Trial:
             time.sleep(0.02)
 
     def is_over(self, life, whole):
-        """Whether the run has come to its end; what a life may not do is an inconsistency."""
+        """Whether the run has come to its end. Forbidden behaviour of a life is an inconsistency."""
         if self.comes_back:
             taken, away = self.comes_back
             self.comes_back = None

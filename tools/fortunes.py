@@ -1,6 +1,7 @@
 """Makes data sets of Debian's fortune cookies: train, dev and test .jsonl files.
 
-Their topics, by default; or what else the texts can teach: several labels a text, the words that name an author, topics of long texts. The split is a function of the texts alone, so it is the same on every machine with the same package.
+Their topics, by default. Other tasks: several labels a text, the words that name an author, topics of long texts. The split is a
+function of the texts alone, so it is the same on every machine with the same package.
 """
 import argparse
 import hashlib
@@ -37,14 +38,14 @@ def topic_of(cookies):
 
 
 def labels_of(cookies):
-    """The topic, and what the text itself shows."""
+    """The topic, and labels from the text itself."""
     for topic, text in cookies:
         signs = {"attributed": " -- " in text, "question": "?" in text, "dialogue": text.count('"') > 3, "verse": text.count(",") > 6}
         yield text, {"text": text, "label": [topic, *(name for name, there in signs.items() if there)]}
 
 
 def authors_of(cookies):
-    """Words, of which those that name the author are labelled; the dashes that give him away are left out."""
+    """Words; the words that name the author are labelled. The dashes before the author are left out."""
     for _, text in cookies:
         if found := AUTHOR.search(text):
             words, author = text[:found.start()].split(), found[1].split()

@@ -1,11 +1,11 @@
-"""Runs every target of tests/fuzz under libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, one after the other or several side by
-side, and writes a page of what has been tried so far.
+"""Runs every target of tests/fuzz under libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, one after the other or
+several side by side. Writes a page of all runs so far.
 
     cmake --preset fuzz && cmake --build --preset fuzz
     python tools/fuzz.py --seconds 3600 --runs 50000000 --log tests/fuzz/runs.jsonl --results benchmarks/results
 
-An input that ends the program, hangs it or takes too much memory is left in --work; give it a name that begins with "finding" in
-tests/fuzz/corpus/TARGET, where the tests read it from then on.
+An input that ends the program, hangs it or takes too much memory is left in --work. Copy it to tests/fuzz/corpus/TARGET under a
+name that begins with "finding". The tests then read it.
 """
 import argparse
 import collections

@@ -1,9 +1,9 @@
-"""Writes src/text/tokenizers/unicode_tables.inc: what Hugging Face's tokenizers does to each of the 1,112,064 code points.
+"""Writes src/text/tokenizers/unicode_tables.inc: how Hugging Face's tokenizers treat each of the 1,112,064 code points.
 
-Nothing is taken from a Unicode file. The installed tokenizers library is asked about every code point, because its
-parts follow different Unicode versions (its category tables are years older than its lower-casing), and ids are only
-equal where those differences are kept. Run it again after an upgrade of tokenizers; tests/python/text/test_tokenizer.py
-compares the result with the library.
+Nothing is taken from a Unicode file. The installed tokenizers library is asked about every code point. Its parts follow
+different Unicode versions: its category tables are years older than its lower-casing. Ids are only equal if these
+differences are kept. Run it again after an upgrade of tokenizers; tests/python/text/test_tokenizer.py compares the
+result with the library.
 
     .venv/bin/python tools/generate_unicode_tables.py src/text/tokenizers/unicode_tables.inc
 """
@@ -33,7 +33,7 @@ def bert(**on):
 
 
 def probe_flags():
-    """The set of code points with each flag, by what the library makes of them between two letters."""
+    """The set of code points with each flag, by the library's output for them between two letters."""
     clean, chinese, strip = bert(clean_text=True), bert(handle_chinese_chars=True), bert(strip_accents=True)
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     flags = {name: set() for name in FLAGS}
@@ -76,7 +76,7 @@ def removed_by(pattern):
 
 
 def probe_pre_tokenizers(flags):
-    """Digits, and the words of Whitespace; what the others go by is checked to be a set that is there already."""
+    """Digits, and the words of Whitespace. Checks that the sets of the other pre-tokenizers exist already."""
     digits, words = pre_tokenizers.Digits().pre_tokenize_str, pre_tokenizers.Whitespace().pre_tokenize_str
     spaces, punctuation = pre_tokenizers.WhitespaceSplit().pre_tokenize_str, pre_tokenizers.Punctuation().pre_tokenize_str
     for c in CODE_POINTS:
@@ -160,7 +160,7 @@ def probe_graphemes():
     classes = {0: "control"}
     for c in CODE_POINTS[1:]:
         s = chr(c)
-        if count("a" + s) == 1:  # attached to what is before
+        if count("a" + s) == 1:  # attached to the preceding text
             extends = count(sun + s + zwj + sun + grave) == 5
             links = count(ka + s + ka + grave) == 4
             between = count(ka + virama + s + ka + grave) == 5
