@@ -54,7 +54,7 @@ function(_mezzo_find_nvcc)
   set(flags --threads=0) # architectures side by side
   set(wanted ${MEZZO_CUDA_ARCHITECTURES})
   if(NOT wanted)
-    set(usual 70 75 80 90 100 120) # those of 8.6 and 8.9 run what is made for 8.0
+    set(usual 70 75 80 90 100 120) # GPUs of 8.6 and 8.9 run code for 8.0
     if(NOT EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
       set(usual 75 90) # nobody runs them, so what compiles for few, and not well, will do
       execute_process(COMMAND "${nvcc}" --help OUTPUT_VARIABLE options ERROR_QUIET)
@@ -89,14 +89,14 @@ function(_mezzo_find_nvcc)
   if(CMAKE_CXX_VISIBILITY_PRESET)
     string(APPEND host ",-fvisibility=${CMAKE_CXX_VISIBILITY_PRESET}")
   endif()
-  # Products and sums are rounded as one only where the source says so, as on the CPU.
+  # Products and sums are rounded as one only if the source says so, as on the CPU.
   set(MEZZO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr --extended-lambda -Xcompiler=${host} ${flags} PARENT_SCOPE)
   list(JOIN wanted ", " wanted)
   set(MEZZO_NVCC_ARCHITECTURES "${wanted}" PARENT_SCOPE)
 endfunction()
 _mezzo_find_nvcc()
 
-# Where CUDA's runtime lies: its library, LibTorch's own first, and its headers, those of nvcc first.
+# The place of CUDA's runtime: its library, LibTorch's own first, and its headers, nvcc's first.
 set(MEZZO_HAS_CUDA OFF)
 if(EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
   set(_mezzo_toolkit "")
@@ -161,8 +161,8 @@ function(mezzo_add_cuda_sources folder)
   endforeach()
 endfunction()
 
-# mezzo_add_cuda_library(): libmezzo_cuda.so, of all of that, where there is CUDA. mezzo opens it when a GPU is used. It needs
-# LibTorch and CUDA's runtime, which such a process has loaded, and nothing of mezzo's other libraries.
+# mezzo_add_cuda_library(): libmezzo_cuda.so, of all these sources, if there is CUDA. mezzo opens it when a GPU is used. It
+# needs LibTorch and CUDA's runtime, which such a process has loaded, and nothing of mezzo's other libraries.
 function(mezzo_add_cuda_library)
   if(NOT MEZZO_HAS_CUDA)
     return()
@@ -204,8 +204,9 @@ function(mezzo_add_cuda_library)
   endif()
 endfunction()
 
-# mezzo_add_cuda_on_host(NAME SOURCES...): objects of all of that, and of SOURCES, which execute it,
-# compiled for the CPU, in a namespace of its own that those who link NAME see, too.
+# mezzo_add_cuda_on_host(NAME SOURCES...): objects of all these sources, and of SOURCES, which
+# execute them, compiled for the CPU. They are in a separate namespace, which programs that link
+# NAME also see.
 function(mezzo_add_cuda_on_host target)
   get_property(kernels GLOBAL PROPERTY MEZZO_CUDA_KERNELS)
   get_property(sources GLOBAL PROPERTY MEZZO_CUDA_SOURCES)

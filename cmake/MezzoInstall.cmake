@@ -1,6 +1,6 @@
 # Install rules and the CMake package: find_package(mezzo) gives mezzo::mezzo, and
-# mezzo::distributed and mezzo::text where they were built. mezzo::encoder is exported for
-# mezzo::text to link with: it has no public headers.
+# mezzo::distributed and mezzo::text if they were built. mezzo::encoder is exported for mezzo::text
+# to link with: it has no public headers.
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/mezzo")
 
@@ -11,7 +11,8 @@ endif()
 if(MEZZO_BUILD_TEXT)
   list(APPEND _targets mezzo_encoder mezzo_text)
   install(TARGETS mezzo_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-  # What the program says of itself: WORDS of its command line, and the file for what it prints.
+  # Installs the program's output, such as its manual page: WORDS of its command line, and the file
+  # for the output.
   function(_install_said words file)
     cmake_path(GET file PARENT_PATH folder)
     set(made "${PROJECT_BINARY_DIR}/said/${file}")
@@ -76,7 +77,8 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_STRIP_FILES ON)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SECTION science)
-  # LibTorch is no Debian package of this version: docs/installing.md says where the program looks for it.
+  # Debian has no package of this version of LibTorch: docs/installing.md names the places in which the
+  # program looks for it.
   set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6, libstdc++6, zlib1g, libzstd1, libuchardet0, libmicrohttpd12, libonig5, libcurl4, libssl3, ca-certificates")
   include(CPack)
 endif()

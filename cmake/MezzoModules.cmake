@@ -56,8 +56,8 @@ endfunction()
 
 # mezzo_add_simd_sources(LIBRARY FOLDER INSTRUCTION_SETS ... SOURCES ... [OPTIONS ...])
 # Sources of the module that are compiled once per instruction set, into a namespace of its name, and
-# put into LIBRARY; those of x86 only there. src/kernels/cpu/simd/instruction_set.h says how one is
-# chosen when the program runs.
+# put into LIBRARY. Instruction sets of x86 are compiled only for x86.
+# src/kernels/cpu/simd/instruction_set.h says how one is chosen when the program runs.
 set(MEZZO_OPTIONS_FOR_avx2 -march=x86-64-v3)
 set(MEZZO_OPTIONS_FOR_avx2_vnni -march=x86-64-v3 -mavxvnni)
 set(MEZZO_OPTIONS_FOR_avx512 -march=x86-64-v4)

@@ -10,9 +10,9 @@ if(NOT EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
   return()
 endif()
 
-# Not by find_package(CUDAToolkit): that of CMake 3.25 ends in an error where it finds a toolkit of
-# CUDA 13, and what it checks for is not needed. What is said to that, where the toolkit lies or
-# that none is wanted, holds here too.
+# Not by find_package(CUDAToolkit): in CMake 3.25 it ends in an error if it finds a toolkit of CUDA
+# 13, and its checks are not needed. Its settings, the toolkit's place or that none is wanted, also
+# hold here.
 set(_mezzo_toolkit)
 if(NOT CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit)
   find_program(_mezzo_nvcc nvcc NO_CACHE)

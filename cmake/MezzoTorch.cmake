@@ -1,12 +1,12 @@
 # Defines mezzo::torch: LibTorch, wherever it comes from. Used by mezzo's own build and
 # by its installed package.
 #
-# Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (a LibTorch or PyTorch of your own),
-# MEZZO_VENV (the project's .venv), then the python3 on the path.
+# Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (your LibTorch or PyTorch), MEZZO_VENV
+# (the project's .venv), then the python3 on the path.
 set(MEZZO_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "The Python environment that brings LibTorch and the tests' programs")
 
 # The folder of a Python package, by the first of these Pythons that has it. The package is not imported, which takes seconds.
-# pip builds for the Python that it installs into; -E turns off its isolation, where there is no torch.
+# pip builds for the Python that it installs into. -E turns off its isolation, which lacks torch.
 function(_mezzo_python_package name out)
   set(pythons ${ARGN})
   set(flags "")
@@ -39,7 +39,7 @@ if(NOT _mezzo_torch_config)
 endif()
 get_filename_component(MEZZO_TORCH_ROOT "${_mezzo_torch_config}/../../../.." ABSOLUTE)
 
-# LibTorch's version without the patch, such as 2.13: what is built with one minor version fits no other.
+# LibTorch's version without the patch, such as 2.13: a build with one minor version fits no other.
 set(_mezzo_torch_version "${_mezzo_torch_config}")
 cmake_path(REPLACE_FILENAME _mezzo_torch_version TorchConfigVersion.cmake)
 file(STRINGS "${_mezzo_torch_version}" _mezzo_torch_version REGEX "PACKAGE_VERSION \"[0-9]")
@@ -50,9 +50,9 @@ if(TARGET mezzo::torch)
   return()
 endif()
 
-# LibTorch's own CMake package refuses a CUDA build where it does not find the very toolkit it
-# wants, though nothing of it is needed: libtorch.so brings its CUDA libraries in at run time. So
-# only what headers depend on is read from it.
+# LibTorch's own CMake package refuses a CUDA build if it does not find the exact toolkit. mezzo
+# does not need the toolkit: libtorch.so loads its CUDA libraries at run time. So only the settings
+# for headers are read from the package.
 set(_mezzo_torch_targets "${MEZZO_TORCH_ROOT}/share/cmake/Caffe2/Caffe2Targets.cmake")
 file(READ "${_mezzo_torch_targets}" _mezzo_torch_text)
 if(NOT _mezzo_torch_text MATCHES "torch_cpu PROPERTIES[^)]*INTERFACE_COMPILE_DEFINITIONS \"([A-Z0-9_;]*)\"")
@@ -64,12 +64,11 @@ target_compile_definitions(mezzo::torch INTERFACE ${CMAKE_MATCH_1})
 target_include_directories(mezzo::torch INTERFACE
   "${MEZZO_TORCH_ROOT}/include" "${MEZZO_TORCH_ROOT}/include/torch/csrc/api/include")
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  # LibTorch's libraries export parts of the C++ library that they were linked with,
-  # std::filesystem among them; those of 2.11 crash when they are called by others. So the
-  # system's come first.
+  # LibTorch's libraries export parts of the C++ library that they were linked with, std::filesystem
+  # among them. Calls of 2.11's parts by others crash. So the system's library comes first.
   target_link_libraries(mezzo::torch INTERFACE stdc++)
 endif()
-foreach(library IN ITEMS torch torch_cpu c10) # libtorch.so brings those of CUDA, if it has any
+foreach(library IN ITEMS torch torch_cpu c10) # libtorch.so loads its CUDA libraries, if it has any
   target_link_libraries(mezzo::torch INTERFACE "${MEZZO_TORCH_ROOT}/lib/lib${library}${CMAKE_SHARED_LIBRARY_SUFFIX}")
 endforeach()
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
