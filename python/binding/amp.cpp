@@ -95,7 +95,7 @@ struct ModuleScopeHolder : torch::CustomClassHolder {
   std::optional<ModuleScope> scope;
 };
 
-// --- what is not finite
+// --- values that are not finite
 
 c10::IValue entries_of(const TracedTensor& tensor) {
   auto entries = make_entries();
@@ -131,7 +131,7 @@ struct TracerHolder : torch::CustomClassHolder {
     tracer.emplace(FiniteTracerOptions().ignore_ops(ignore_ops));
   }
 
-  /// Keeps what was found.
+  /// Keeps the findings.
   void close() {
     found = first();
     tracer.reset();

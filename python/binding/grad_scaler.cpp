@@ -22,8 +22,8 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using kernels::if_defined;
 
-/// An optimizer in Python for the time of one step: its parameters and what it can do. `step` only notes that Python is
-/// to step.
+/// An optimizer in Python for the time of one step: its parameters and its capabilities. `step` only notes that Python
+/// is to step.
 class OptimizerView : public torch::CustomClassHolder,
                       public torch::optim::Optimizer,
                       public detail::AmpScalingOptimizer {
@@ -151,8 +151,8 @@ c10::IValue state_dict(const Scaler& self) {
   return entries;
 }
 
-/// @param numbers  those of type float
-/// @param integers  those of type int
+/// @param numbers  the entries of type float
+/// @param integers  the entries of type int
 void load_state_dict(const Scaler& self,
                      const c10::Dict<std::string, double>& numbers,
                      const c10::Dict<std::string, int64_t>& integers) {

@@ -1,4 +1,4 @@
-"""Mixed-precision training, and text classifiers: what the program mezzo has, for Python."""
+"""Mixed-precision training, and text classifiers: the features of the program mezzo, for Python."""
 
 import importlib
 

@@ -14,7 +14,8 @@ _OF_THE_SYSTEM = {os.strerror(number): type(OSError(number, "")) for number in e
 
 
 def error_of(message: str, kind: type[Exception]) -> Exception:
-    """An exception with this message: FileNotFoundError or another OSError if it says what the system said, else of `kind`."""
+    """An exception with this message: FileNotFoundError or another OSError if it has an error of the system, else of
+    `kind`."""
     message = message.split("\nException raised from", 1)[0]
     said = re.findall(r"(?<=: )[A-Z][^.:;]*", message)
     return next((_OF_THE_SYSTEM[text] for text in said if text in _OF_THE_SYSTEM), kind)(message)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class UnsupportedTorch(ImportError):
-    """There is no torch, or this package has no build for it."""
+    """torch is missing, or this package has no build for it."""
 
 
 def package_folder(name: str) -> str | None:

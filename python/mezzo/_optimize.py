@@ -67,7 +67,7 @@ def optimize(model: _Model) -> _Model:
     - Gradients can be differentiated once: ``create_graph=True`` does not work.
     - In eval mode without gradients, a CPU keeps a rearranged copy of the layers' weights, in the dtype of autocast.
 
-    A call that mezzo cannot compute runs the model's own code, and a warning names each reason once: for example
+    A call that mezzo cannot compute runs the model's own code, and a warning names each reason once. Some reasons are
     ``output_attentions``, ``output_hidden_states``, ``inputs_embeds``, ``position_ids``, left padding, masks that are not
     ``[B, S]``, hooks inside the encoder, or a LoRA of another kind. ``torch.compile`` and exports trace the model's own code.
 

@@ -49,7 +49,7 @@ class TrainResult:
 
 
 def train(**settings: Any) -> TrainResult:
-    """Trains a classifier of texts, as ``mezzo train`` does, and returns where it is and how good.
+    """Trains a classifier of texts, as ``mezzo train`` does, and returns its folder and its scores.
 
     The settings are the program's flags, with underscores for dashes: ``learning_rate=2e-5`` is ``--learning-rate 2e-5``. Names,
     defaults, checks and messages are the program's; docs/training.md explains them, ``mezzo train --help-all`` lists them.
@@ -144,10 +144,10 @@ def _result(folder: Path) -> TrainResult:
 
 
 def _run(arguments: list[str]) -> list[int]:
-    """Runs ``mezzo train``, and raises what it ended with. Gives the signals that it was stopped by, if they came to Python."""
+    """Runs ``mezzo train``, and raises its error. Gives the signals that stopped it, if they came to Python."""
     display = _display()
     program, environment = _library.program()
-    # Its stderr is a terminal of its own, which keeps the bar in one line where something can draw that.
+    # Its stderr is a separate terminal. So the bar stays in one line, if the display supports that.
     ours, theirs = pty.openpty()
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, ours)
@@ -217,7 +217,7 @@ def _ended(child: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """Hands signals that would end Python to the child, which saves a checkpoint. Gives those that came."""
+    """Hands signals that would end Python to the child, which saves a checkpoint. Gives the received signals."""
     came: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -236,7 +236,7 @@ def _signals_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
 
 
 def _show(child: "subprocess.Popen[bytes]", terminal: int, screen: "_Screen") -> None:
-    """Shows what the child says until it says no more."""
+    """Shows the child's output until its end."""
     assert child.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(terminal, selectors.EVENT_READ)
@@ -327,7 +327,7 @@ def _display() -> _Lines:
 
 
 class _Screen:
-    """Reads what the program draws on its terminal: lines, and states of the bar."""
+    """Reads the program's output on its terminal: lines, and states of the bar."""
 
     def __init__(self, display: _Lines) -> None:
         self._display = display

@@ -215,7 +215,7 @@ class autocast(_Scope):
     """Runs a block or a function under autocast: torch.autocast, also with an op policy and a log of casts.
 
     Nests with torch.autocast in any order, since both set the same state of the thread. A policy or a log holds in its block and
-    thread only, and in nested blocks that bring none of their own.
+    thread only, and in nested blocks without one.
 
     Args:
         device_type: "cuda", "cpu" or another type with autocast. Tensors on other devices are not touched.
@@ -306,7 +306,7 @@ class TracedTensor:
 
     Attributes:
         name: of the argument, as in the op's schema; "output" for a result.
-        shape, dtype: those of the tensor.
+        shape, dtype: of the tensor.
         min, max: of the finite values; NaN if there are none.
         num_inf, num_minus_inf, num_nan: how many values are +inf, -inf and NaN.
     """
@@ -511,7 +511,7 @@ class StepResult:
     """What became of one `GradScaler.step`.
 
     Attributes:
-        returned: what the optimizer's `step` returned; None if it was not called.
+        returned: the result of the optimizer's `step`; None if it was not called.
     """
 
     def __init__(self, result: Any, returned: Any, skipped: Tensor | None = None) -> None:
@@ -537,8 +537,8 @@ class StepResult:
 class GradScaler:
     """Scales losses so that small float16 gradients do not vanish, and skips the steps whose gradients overflowed.
 
-    Has the names, defaults, numbers and state_dict of torch.amp.GradScaler, and drives any optimizer that it drives. The fused ones
-    of torch.optim and those of mezzo.optim decide on the device: no call waits for it. Differences:
+    Has the names, defaults, numbers and state_dict of torch.amp.GradScaler, and drives any optimizer that it drives. The fused
+    optimizers of torch.optim and all of mezzo.optim decide on the device: no call waits for it. Differences:
 
     - `step` returns a StepResult, which tells a skipped step from an optimizer that returns None.
     - The scale cannot fall to 0 or rise to inf.
@@ -558,7 +558,7 @@ class GradScaler:
         static_scale: the scale never changes by itself. Overflowed steps are skipped.
         min_scale: the scale never falls below this. Default: the smallest normal float32.
         max_scale: the scale never grows above this. Default: the largest float32.
-        allow_no_gradients: `step` passes over an optimizer none of whose parameters has a gradient, which is an error otherwise.
+        allow_no_gradients: `step` passes over an optimizer without gradients, which is an error otherwise.
         hysteresis: overflows in a row before the scale backs off.
         max_consecutive_skips: `step` raises at this number of skipped iterations in a row and names the gradients that overflowed.
             0: never. An optimizer that steps on an accelerator is asked once in this number of steps.
@@ -584,7 +584,7 @@ class GradScaler:
 
     def _begin(self) -> None:
         self._scaler = _new("GradScaler", *self._options)
-        # Optimizers since the last update, by their ids, and what the C++ side knows them by.
+        # Optimizers since the last update, by their ids, and their C++ objects.
         self._views: dict[int, tuple[torch.optim.Optimizer, Any]] = {}
 
     def scale(self, outputs: Any) -> Any:
@@ -652,7 +652,7 @@ class GradScaler:
         return StepResult(result, self._take_step(optimizer, view, args, kwargs) if view.take_request() else None)
 
     def _take_step(self, optimizer: torch.optim.Optimizer, view: Any, args: Any, kwargs: Any) -> Any:
-        own = getattr(optimizer, "grad_scale", None)  # set by the user, for a scale of their own beside this one
+        own = getattr(optimizer, "grad_scale", None)  # set by the user, for a second scale beside this one
         given: dict[str, Any] = {}
         if isinstance(optimizer, Optimizer) and own is None:
             given = {"_measured": view.measured()}
@@ -671,7 +671,7 @@ class GradScaler:
                 delattr(optimizer, name)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Ends the iteration: adapts the scale to what was found since the last `update`.
+        """Ends the iteration: adapts the scale to the overflows found since the last `update`.
 
         Args:
             new_scale: sets the scale instead; a number, or a 1-element tensor that requires no gradient.

@@ -126,7 +126,7 @@ class Optimizer(torch.optim.Optimizer):
 
         Moments of float16 and bfloat16 parameters stay float32.
         """
-        taken: list[dict[str, Any]] = []  # what the user's hooks have made of it
+        taken: list[dict[str, Any]] = []  # the results of the user's hooks
         hooks = [self.register_load_state_dict_pre_hook(lambda _, given: taken.append(given)),
                  self.register_load_state_dict_post_hook(lambda _: self._take_over(taken[0]), prepend=True)]
         try:
@@ -225,7 +225,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 class _Batch:
-    """Parameters that one call of an operator updates, and what else it takes of each."""
+    """Parameters that one call of an operator updates, and its other arguments for each."""
 
     def __init__(self, device: torch.device, settings: tuple[Any, ...], lr: Tensor | None) -> None:
         self.device, self.settings = device, settings
@@ -245,7 +245,7 @@ class Adam(Optimizer, torch.optim.Adam):
 
     Args:
         params: parameters, named parameters or groups, as torch.optim takes them.
-        lr: learning rate; a 1-element tensor is read where it lies, at each step.
+        lr: learning rate; a 1-element tensor is read on its device, at each step.
         betas: decays of the first and second moment, each in [0, 1).
         eps: added to the root of the second moment.
         weight_decay: added to the gradient, times the weight.
@@ -390,7 +390,7 @@ class Muon(Optimizer, torch.optim.Muon):
         max_grad_norm, stochastic_rounding_seed: see Optimizer.
 
     Raises:
-        ValueError: a hyperparameter out of its range, or a parameter that is no matrix.
+        ValueError: a hyperparameter out of its range, or a parameter that is not a matrix.
     """
 
     def __init__(self, params: ParamsT, lr: float | Tensor = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,

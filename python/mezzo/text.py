@@ -124,7 +124,7 @@ class Classifier:
     def logits(self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None) -> NDArray[np.float32]:
         """The outputs of the model: float32, ``[texts, labels]``.
 
-        Arguments and errors are those of `predict`; ValueError also for a model that labels words.
+        Has the arguments and errors of `predict`; ValueError also for a model that labels words.
         """
         if self.task == "token_classification":
             raise ValueError("the model labels words; call predict(), which gives the labels of each text's words")
@@ -134,7 +134,7 @@ class Classifier:
     def predict_proba(self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None) -> NDArray[np.float32]:
         """The probability of each label: float32, ``[texts, labels]``. A row's sum is 1 if a text has a single label.
 
-        Arguments and errors are those of `logits`; ValueError also for a regression.
+        Has the arguments and errors of `logits`; ValueError also for a regression.
         """
         if self.task == "regression":
             raise ValueError("the model is trained for regression, which has no probabilities; call logits()")
@@ -163,7 +163,7 @@ class Classifier:
 
 
 class Tokenizer:
-    """Turns texts into the ids that a model was trained on: those of Hugging Face's fast tokenizers, and of ``mezzo tokenize``.
+    """Turns texts into the ids that a model was trained on, as Hugging Face's fast tokenizers and ``mezzo tokenize`` do.
 
     Thread-safe; calls release the GIL. A list is encoded by the threads of ``torch.set_num_threads``. A pickled tokenizer holds
     the path of its files.
@@ -202,7 +202,7 @@ class Tokenizer:
             ``input_ids`` and ``token_type_ids``, a list of int, and ``truncated``, a bool. Of several texts lists of these.
 
         Raises:
-            ValueError: for a `max_length` without room for the special tokens.
+            ValueError: for a `max_length` that is too small for the special tokens.
         """
         is_one = isinstance(text, (str, bytes))
         texts = _encoded(text)

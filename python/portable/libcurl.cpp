@@ -1,5 +1,5 @@
 /// The functions of libcurl that mezzo calls, from the machine's libcurl, which is opened at the first call. It knows
-/// where the distribution keeps its certificates, so a wheel brings none.
+/// the place of the distribution's certificates, so a wheel brings none.
 #include <curl/curl.h>
 #include <dlfcn.h>
 
