@@ -21,9 +21,9 @@
 ///
 /// mezzo's kernels of `adam`, `sgd` and `rmsprop` store a float32 moment below the smallest normal number as 0. Moments
 /// of an embedding that is no longer looked up decay into denormals, which cost some processors a hundred times a
-/// normal product. The update itself still uses the moment before the flush, and no bit of a weight above 1e-19 in magnitude
-/// depends on it (see `flushes_denormals`). `lamb`, whose steps are as long for the smallest direction as for any
-/// other, keeps denormals; so does the specification on accelerators, which lose no time by them.
+/// normal product. The update itself still uses the moment before the flush, and no bit of a weight above 1e-19 in
+/// magnitude depends on it (see `flushes_denormals`). `lamb`, whose steps are as long for the smallest direction as for
+/// any other, keeps denormals; so does the specification on accelerators, which lose no time by them.
 namespace mezzo::kernels {
 
 using ParameterUpdates = std::vector<ParameterUpdate>;
