@@ -52,8 +52,8 @@ void use_lines(std::span<const std::string> lines,
                const text::WordSplitter& split_words,
                const std::function<void(const text::TextSpans&)>& use);
 
-/// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks, so that results for all of them
-/// need not be held. Texts of stdin are given as soon as no more of them are waiting.
+/// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks. So results for all of them need
+/// not be held. Texts of stdin are given as soon as no more of them are waiting.
 /// @param files  none for stdin
 /// @param options  without labels.
 /// @param warns  whether to report oddities of the files: one of the ranks does.
