@@ -12,8 +12,8 @@ namespace mezzo {
 /// Low-precision casts of float32 leaf parameters, so that a weight used several times in a region
 /// is cast once and gets one gradient. One for each thread (PolicyThread); see AutocastGuard.
 ///
-/// An entry is good for the version of the parameter it was made from: a parameter updated in
-/// place, or given other memory by `set_data`, is cast again.
+/// An entry is good for the version of the parameter that it was made from. A parameter updated in place, or given
+/// other memory by `set_data`, is cast again.
 class CastCache {
  public:
   /// Whether `tensor` is one whose casts are kept: a float32 leaf that requires

@@ -9,9 +9,8 @@
 
 namespace mezzo {
 
-/// Finds the forward op, and its module, that a backward node belongs to. Both carry a number: a
-/// node takes the thread's next one when it is made, which an op that makes a node saw as the next
-/// when it began. Not thread-safe.
+/// Finds the forward op, and its module, that a backward node belongs to. Both carry a number. A new node takes the
+/// thread's next number, and the op that makes the node saw the same number as the next when it began. Not thread-safe.
 class ForwardOps {
  public:
   struct Origin {

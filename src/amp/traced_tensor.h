@@ -10,9 +10,8 @@
 
 namespace mezzo {
 
-/// Calls `visit` with each tensor in `value`, one or a list, that can hold inf or NaN: defined,
-/// not empty, floating or complex, strided or sparse COO, with memory. Of complex and sparse
-/// ones it gets the real values.
+/// Calls `visit` with each tensor in `value`, one or a list, that can hold inf or NaN. Such a tensor is defined, not
+/// empty, floating or complex, strided or sparse COO, with memory. Of complex and sparse ones it gets the real values.
 void visit_values(const at::IValue& value, const std::function<void(const at::Tensor&)>& visit);
 
 /// Syncs; reads finite values once.
