@@ -61,9 +61,8 @@ UniqueFd make_memory(const std::string& name, size_t bytes) {
   return file;
 }
 
-/// The memory that another process has open as `link`, /proc/PID/fd/FD. Its name, a random one,
-/// shows that the process is the one that was meant: in another container, or on another host, the
-/// same numbers mean something else.
+/// The memory that another process has open as `link`, /proc/PID/fd/FD. Its random name shows that it is the process
+/// that was meant. In another container, or on another host, the same numbers mean another process.
 UniqueFd open_memory(const std::string& link, const std::string& name) {
   std::array<char, 128> target{};
   const bool is_it = ::readlink(link.c_str(), target.data(), target.size() - 1) > 0 &&
