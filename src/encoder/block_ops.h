@@ -15,7 +15,7 @@ namespace mezzo::encoder {
 struct Normalised {
   at::Tensor rows;  ///< [T, H]: (x - mean) / std; in float32, or the dtype of the product or output
   at::Tensor rstd;  ///< [T] float32
-  /// The output in the dtype of the product, for the next products; undefined if they have one dtype, or the device
+  /// The output in the dtype of the product, for the next products. Undefined if they have one dtype, or the device
   /// does not write it in the same pass.
   at::Tensor copy = {};
 };
@@ -74,10 +74,9 @@ struct ResidualDropoutGradients {
   at::Tensor bias;     ///< [H] float32; undefined if it was not asked for
 };
 
-/// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
-/// norms) may be of any of these types; a bias is added to its product, or to query, key or value,
-/// as their dtype holds it. Sums over rows do not depend on the number of threads.
-/// Nothing waits for the device.
+/// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases, norms) may be of any
+/// of these types. A bias is added to its product, or to query, key or value, as their dtype holds it. Sums over rows
+/// do not depend on the number of threads. Nothing waits for the device.
 struct BlockOps {
   /// Whether weights of query, key and value that lie side by side make one product, and the
   /// gradients are always columns of one matrix.

@@ -36,9 +36,9 @@ struct LoraParams {
 struct LinearParams {
   at::Tensor weight;
   const at::Tensor& bias;
-  /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not; or
-  /// int8_weight(weight), which fused blocks compute with where gradients are off. Undefined if there
-  /// is none. A block uses half copies if all its layers have one.
+  /// `weight` as autocast would cast it, kept up to date by the caller, so that autocast need not. Or
+  /// int8_weight(weight), with which fused blocks compute if gradients are off. Undefined if there is none. A block
+  /// uses half copies if all its layers have one.
   at::Tensor half_copy = {};
   /// Added to the layer's result. A block with such a layer is computed by its specification. Only attention and
   /// the products of frozen weights are fused there.
@@ -71,11 +71,10 @@ struct AttentionParams {
   bool norm_first = false;     ///< whether the block begins with its norm, or ends with it
 };
 
-/// layer_norm(x + dropout(linear(packed_attention(linear(x), linear(x), linear(x))))), or the same with
-/// layer_norm(x) as the input of the layers and no norm at the end. Fused, once differentiable.
-/// On CPUs, plain attention of only_first_queries without norm_first computes no keys and values: their linear
-/// functions are taken on the side of the queries and of the outputs. The gradient of the keys' bias, which changes no
-/// output, is exactly zero then.
+/// layer_norm(x + dropout(linear(packed_attention(linear(x), linear(x), linear(x))))), or the same with layer_norm(x)
+/// as the input of the layers and no norm at the end. Fused, once differentiable. On CPUs, plain attention of
+/// only_first_queries without norm_first computes no keys and values. Their linear functions are applied to the queries
+/// and the outputs instead. The gradient of the keys' bias, which changes no output, is exactly zero then.
 /// @param x  [T, H]
 /// @return [T, H]; with only_first_queries [B, H]
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);

@@ -68,8 +68,8 @@ at::Tensor rotary_table(int64_t positions, int64_t head_size, double theta) {
   return at::cat({angles.cos(), angles.sin()}, 1);
 }
 
-/// This hook of LibTorch asks the current device for it, and that its cuDNN is 8 or newer, as that of
-/// every LibTorch that mezzo builds with is.
+/// This hook of LibTorch asks the current device for it, and for cuDNN 8 or newer. Every LibTorch that mezzo builds
+/// with has that.
 bool has_tensor_cores(const at::Device& device) {
   if (!device.is_cuda()) {
     return true;

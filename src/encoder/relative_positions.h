@@ -12,7 +12,7 @@ namespace mezzo::encoder {
 /// The terms that attention adds to its scores for the distance of two tokens (He et al. 2021, "DeBERTa"). For query i
 /// and key j, let r = rows[i - j + (rows.size(0) - 1) / 2]. The score is (query_i . key_j + query_i . key_r + query_r .
 /// key_j) / sqrt(head size * (1 + terms for positions)). On GPUs rows of queries and keys that are padding must be
-/// finite: they take part in the products that the tables' gradients are sums of, times 0.
+/// finite. The products summed for the tables' gradients include them, times 0.
 struct RelativePositions {
   at::Tensor key = {};    ///< [R, H], floating-point; undefined if that term is left out
   at::Tensor query = {};  ///< likewise

@@ -27,8 +27,8 @@ class SequenceLayout : public torch::CustomClassHolder {
   /// @param seqlens  [B] int32 on CPU: how many of them count, from the first; the rest is
   ///   padding that no query sees.
   /// @param num_rows  T; rows from cu_seqlens[B] on are filler that belongs to no sequence.
-  /// @throws c10::ValueError  if a sequence has no tokens or too few rows, or rows are out of
-  ///     order, owned twice or outside of the batch: kernels write to them unchecked.
+  /// @throws c10::ValueError  if a sequence has no tokens or too few rows, or rows are out of order, owned twice or
+  ///     outside of the batch. Kernels write to rows unchecked.
   SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
 
   /// Of sequences that the device alone knows, so that a step which is recorded into a graph can

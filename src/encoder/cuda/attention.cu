@@ -21,8 +21,8 @@ int shared_bytes(const Cut& cut) {
 }
 
 /// Softmax over the tiles so far: exponentials are of scores less the largest, and all are scaled down if a larger
-/// score follows. A block has some tiles of queries of one head, a warp each, and goes over the tiles of keys that they
-/// see: 4 n FLOP per query and column. Weights are rounded before they meet values.
+/// score follows. A block has some tiles of queries of one head, a warp each, and loops over the tiles of keys that
+/// they see. This takes 4 n FLOP per query and column. Weights are rounded before they meet values.
 /// @tparam kExtra  whether there are relative positions or a soft cap
 template <class T, int kColumns, bool kExtra>
 struct Attention {

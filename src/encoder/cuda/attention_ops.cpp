@@ -109,7 +109,7 @@ AttentionGradients zero_gradients(const AttentionArguments& attention) {
   return result;
 }
 
-/// To be called after the gradients of products with tables: adds to the gradients of queries and keys, makes the
+/// To be called after the gradients of products with tables. Adds to the gradients of queries and keys, makes the
 /// tables' gradients, and sums the biases' again.
 void add_relative_gradients(const AttentionArguments& attention,
                             const Inputs& inputs,

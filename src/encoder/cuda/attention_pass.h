@@ -381,8 +381,8 @@ struct BackwardPass {
     }
   }
 
-  /// Of its sixteen rows a lane has two in each of its columns. Lanes of the same columns share these out among them,
-  /// half at a time, until each has the whole sums of some; rows behind the last one add zeros.
+  /// Of its sixteen rows a lane has two in each of its columns. Lanes of the same columns share them out, half at a
+  /// time, until each has the whole sums of some. Rows behind the last one add zeros.
   MEZZO_DEVICE void put_bias_sum(const Sums& sums, Which which) const {
     constexpr int kOfLane = kColumns / 4;
     float of_columns[kOfLane];

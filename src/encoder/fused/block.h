@@ -37,8 +37,8 @@ inline const at::Tensor& absent() {
   return tensor;
 }
 
-/// A node of the graph. Its forward gets the inputs in one list, to be read by `inputs_of`, and its backward returns a
-/// gradient for each, and an undefined one for the settings.
+/// A node of the graph. Its forward gets the inputs in one list, to be read by `inputs_of`. Its backward returns a
+/// gradient for each input, and an undefined one for the settings.
 template <class Node>
 auto apply_node(variable_list inputs, const typename Node::Settings& settings) {
   for (at::Tensor& input : inputs) {

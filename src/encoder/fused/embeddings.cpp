@@ -11,8 +11,8 @@
 namespace mezzo::encoder::fused {
 namespace {
 
-/// Whether this backward adds the gradient of `table` to one that is there, and shows it to nobody else: neither to
-/// torch::autograd::grad, which names its inputs, nor to a hook.
+/// Whether this backward adds the gradient of `table` to an existing one, without showing it to others. Others are
+/// torch::autograd::grad, which names its inputs, and hooks.
 bool is_only_added(const at::Tensor& table) {
   return table.is_leaf() && table.grad().defined() && torch::autograd::impl::hooks(table).empty() &&
          torch::autograd::get_current_graph_task_exec_info()->empty();

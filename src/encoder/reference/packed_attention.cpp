@@ -19,8 +19,8 @@ double scale_of(const AttentionDescription& description, int64_t head_size) {
   return description.scale.value_or(usual);
 }
 
-/// Which weights are kept, of queries that draw as `numbers` and keys that stand in the Philox
-/// blocks `blocks`: their broadcast shape, its last dimension times 4.
+/// The weights that are kept, of queries that draw as `numbers` and keys in the Philox blocks `blocks`. The shape is
+/// their broadcast shape, its last dimension times 4.
 at::Tensor keep_mask(const at::Tensor& blocks, const at::Tensor& numbers, const DropoutSite& dropout) {
   const auto words = kernels::reference::random_words(blocks, numbers, reference::step_of(dropout, numbers.device()),
                                                       dropout.key.seed, dropout.key.site);
@@ -67,7 +67,7 @@ at::Tensor seen(const at::Tensor& behind, const AttentionDescription& descriptio
   return description.is_causal ? result.logical_and(behind.le(0)) : result;
 }
 
-/// What relative positions add to the scores of q and k, padded to [G, heads, L, head_size], which are
+/// The terms that relative positions add to the scores of q and k, padded to [G, heads, L, head_size]. They are
 /// multiplied by `scale`: [G, heads, L, L], or undefined.
 at::Tensor position_scores_of(const at::Tensor& q,
                               const at::Tensor& k,

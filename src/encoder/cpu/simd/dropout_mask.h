@@ -14,8 +14,8 @@ inline Floats dropped(Floats x, Floats factor) { return (factor > 0.0f ? x : Flo
 
 constexpr int64_t kMaskRun = 32;  // elements: 8 blocks of 4 words
 
-/// kMaskRun elements, decided by the words of blocks {block + lane, high, step, site}: factors[i]
-/// becomes the dropout's scale, or 0 where element 4 * block + i is dropped.
+/// kMaskRun elements, decided by the words of blocks {block + lane, high, step, site}. factors[i] becomes the dropout's
+/// scale, or 0 if element 4 * block + i is dropped.
 struct MaskRun {
   uint32_t block, high;
   float* factors;

@@ -112,7 +112,8 @@ struct Normal {
 };
 
 /// Φ(-a) = φ(a) √(π/2) erfcx(a/√2) for a >= 0. A polynomial in 1 / (1 + 0.3 z) gives erfcx(z), fitted for least
-/// relative error: 2e-8 in exact arithmetic up to z = 10; φ underflows before. Within 5e-7, relatively, in both tails.
+/// relative error. It is 2e-8 in exact arithmetic up to z = 10; φ underflows before. Within 5e-7, relatively, in both
+/// tails.
 inline Normal normal(Floats x) {
   const Floats size = x < 0.0f ? -x : x, a = size > 13.0f ? broadcast(13.0f) : size;  // φ(13) is 8e-38
   const Floats t = 1.0f / (a * 0.212132037f + 1.0f);

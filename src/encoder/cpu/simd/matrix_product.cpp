@@ -8,8 +8,8 @@
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
-// Matrices are multiplied word by word. A word is a float32, or two bfloat16 that follow each other along the depth, if
-// the processor multiplies bfloat16; it has the size of a float.
+// Matrices are multiplied word by word. A word has the size of a float. It is a float32, or two bfloat16 that follow
+// each other along the depth, if the processor multiplies bfloat16.
 
 // A panel of b, kDepth rows of it, stays near while the rows of a pass by, which lie in L2. Twice
 // that makes fewer passes over the output and is 2 % faster, but longer sums are less accurate.
