@@ -26,8 +26,8 @@ class RecordedStep {
   std::vector<Work> notes_;
 };
 
-/// Records the work that this thread gives to the current stream while it lives. What cannot be part of a graph, such
-/// as a collective of Gloo, ends one graph, is called in each replay, and is followed by another graph.
+/// Records the work that this thread gives to the current stream while it lives. Work that cannot be part of a graph,
+/// such as a collective of Gloo, ends one graph. Each replay calls it, and another graph follows.
 class StepRecording {
  public:
   using Work = RecordedStep::Work;
@@ -68,7 +68,7 @@ class StepRecording {
   std::vector<Work> before_next_, checks_;
 };
 
-/// For the host's work beside the device, such as counting: calls `work` now, or at the begin of each replay of the
+/// For the host's work beside the device, such as counting. Calls `work` now, or at the begin of each replay of the
 /// recording that `notes` belong to. From any thread.
 void do_each_time(const StepRecording::Notes& notes, StepRecording::Work work);
 
