@@ -64,10 +64,10 @@ torch::Library& library();
 /// @throws c10::Error  if mezzo::NAME is registered: a second copy of mezzo is in this process.
 void check_first_copy(const std::string& name);
 
-/// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments'
-/// device and autograd state, and lets policies, cast logs, FiniteTracer, profilers and
-/// torch.ops.mezzo see the call. Registered when the program or library is loaded; an error then,
-/// such as a second copy of mezzo, is thrown at the first call. Calls are thread-safe.
+/// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments' device and autograd
+/// state. Policies, cast logs, FiniteTracer, profilers and torch.ops.mezzo see the call. Registered when the program or
+/// library is loaded; an error then, such as a second copy of mezzo, is thrown at the first call. Calls are
+/// thread-safe.
 template <class Signature>
 class Operator;
 

@@ -22,8 +22,8 @@
 /// mezzo's kernels of `adam`, `sgd` and `rmsprop` store a float32 moment below the smallest normal number as 0. Moments
 /// of an embedding that is no longer looked up decay into denormals, which cost some processors a hundred times a
 /// normal product. The update itself still uses the moment before the flush, and no bit of a weight above 1e-19 in
-/// magnitude depends on it (see `flushes_denormals`). `lamb`, whose steps are as long for the smallest direction as for
-/// any other, keeps denormals; so does the specification on accelerators, which lose no time by them.
+/// magnitude depends on it (see `flushes_denormals`). `lamb` keeps denormals, since its steps are as long for the
+/// smallest direction as for any other. So does the specification on accelerators, which lose no time by them.
 namespace mezzo::kernels {
 
 using ParameterUpdates = std::vector<ParameterUpdate>;
@@ -33,10 +33,9 @@ inline bool hides_denormals(double eps, double decay) {
   constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
   return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
 }
-/// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. All that
-/// flushing the second moment ever loses is below smallest_normal / (1 - beta2), and its root must
-/// be lost anyway where `eps` is added to it. What the first moment loses moves a weight by less
-/// than lr * smallest_normal / (1 - beta1) / eps.
+/// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. Flushing the second moment loses
+/// less than smallest_normal / (1 - beta2). Its root must be lost anyway when `eps` is added to it. What the first
+/// moment loses moves a weight by less than lr * smallest_normal / (1 - beta1) / eps.
 inline bool flushes_denormals(const AdamSettings& settings) { return hides_denormals(settings.eps, settings.beta2); }
 /// As `adam`. Not if `centered`: the difference of two moments may become negative.
 inline bool flushes_denormals(const RmspropSettings& settings) {

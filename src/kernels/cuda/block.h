@@ -13,7 +13,7 @@
 /// Arguments& arguments)`, marked MEZZO_DEVICE. No GPU needs `template <class Memory> static void uses(Memory& memory,
 /// const Arguments& arguments)`. It lists the memory that the kernel reads, writes or updates, and its least number of
 /// elements, none counted twice. Tests let a kernel at no other memory, and count by it the bytes that it moves.
-/// Threads of a block come in warps of 32, all of them full; all threads of a block reach the same `sync`, and all of a
+/// Threads of a block come in warps of 32, all of them full. All threads of a block reach the same `sync`, and all of a
 /// warp the same shuffle.
 #ifdef __CUDACC__
 #include "kernels/cuda/gpu_block.h"

@@ -6,11 +6,10 @@
 #include <immintrin.h>
 #endif
 
-// Sources that include this are compiled once per instruction set, into a namespace named by
-// MEZZO_SIMD (baseline, avx2, avx512, avx512_bf16). They must not include other headers with inline
-// functions: the linker could keep a copy for faster machines. The core's files keep
-// multiplications and additions apart, the encoder's fuse them: headers that both include leave
-// nothing to fuse, for the linker keeps one copy of each function.
+// Sources that include this are compiled once per instruction set, into a namespace named by MEZZO_SIMD (baseline,
+// avx2, avx512, avx512_bf16). They must not include other headers with inline functions: the linker could keep a copy
+// for faster machines. The core's files keep multiplications and additions apart, the encoder's fuse them. Headers that
+// both include leave nothing to fuse, for the linker keeps one copy of each function.
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
