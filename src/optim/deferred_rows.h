@@ -9,9 +9,9 @@
 
 namespace mezzo::detail {
 
-/// The updates by AdamW of an embedding's rows, of which those without a gradient wait. Such an
-/// update needs only the constants of its step. A row gets all that it missed in one pass over its
-/// memory, in the order of the steps: the results are bit-identical to updates of the whole table.
+/// The updates by AdamW of an embedding's rows, of which those without a gradient wait. Such an update needs only the
+/// constants of its step. A row gets all missed updates in one pass over its memory, in the order of the steps. The
+/// results are bit-identical to updates of the whole table.
 class DeferredRows {
  public:
   /// @param table  [R, C], float32, contiguous, on the CPU
@@ -29,8 +29,8 @@ class DeferredRows {
   /// kernels::adam; of the table, only the rows that were read.
   void update(kernels::ParameterUpdates updates, const kernels::AdamSettings& settings, const GradientFactors& factors);
 
-  /// Sets the gradients of the rows that were read to 0, or of all without an update since the last call: clipping
-  /// by a norm of NaN makes them NaN. The gradient stays, so that backward adds to it.
+  /// Sets the gradients of the rows that were read to 0, or of all without an update since the last call. Clipping by a
+  /// norm of NaN makes those NaN. The gradient stays, so that backward adds to it.
   void zero_gradient();
 
  private:
