@@ -84,8 +84,8 @@ void refresh(const torch::nn::Module& module, torch::nn::Module& replica, c10::D
   }
 }
 
-/// The calling thread's current streams on every device of the types that `devices` are of: a copy between devices is
-/// put in order with the streams of both.
+/// The calling thread's current streams on every device of the types in `devices`. A copy between devices is put in
+/// order with the streams of both.
 std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices) {
   std::set<c10::DeviceType> types;
   std::vector<c10::Stream> streams;
