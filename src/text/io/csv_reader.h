@@ -16,7 +16,7 @@ namespace mezzo::text {
 ///
 /// In tab-separated files quotes count as they do in pandas, Python's csv module and Hugging Face's datasets. But many
 /// such files do not use quotes as syntax. There a text that begins with a quote would swallow the rows up to the next
-/// such text. So a record over several lines is refused if each line has as many tab-separated fields as the header: a
+/// such text. So a record over several lines is refused if each line has as many tab-separated fields as the header. A
 /// text in quotes hardly ever looks like that.
 class CsvReader {
  public:

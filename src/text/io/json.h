@@ -63,8 +63,8 @@ class JsonReader {
   /// once the object has ended. Fails for a name that the object has twice: other readers take the first or the last.
   bool next_key(std::string& key);
 
-  /// The first character inside the array that comes next, ']' if it is empty. 0 if another value comes next, or if
-  /// more than 256 characters of white space do.
+  /// The first character inside the array that comes next, ']' if it is empty. 0 if another value comes next, or more
+  /// than 256 characters of white space.
   char first_in_array();
 
   void begin_array();

@@ -6,8 +6,8 @@
 
 namespace mezzo::text {
 
-/// `text` with line feeds and tabs as spaces and without other control characters, so that it can
-/// neither break a line nor steer a terminal; invalid UTF-8 becomes U+FFFD.
+/// `text` with line feeds and tabs as spaces and without other control characters. So it can neither break a line nor
+/// control a terminal. Invalid UTF-8 becomes U+FFFD.
 std::string printable(std::string_view text);
 
 /// `name` in quotes and in one line; the end of a long name is cut off.

@@ -37,7 +37,7 @@ bool is_there_at_all(const fs::path& path) {
 }
 
 /// The folder of a run of `mezzo train --lora`, which leaves the adapter in OUTPUT/adapter and the merged model in
-/// OUTPUT; empty if `adapter` is not of such a run.
+/// OUTPUT. Empty if `adapter` is not from such a run.
 fs::path merged_model_of(const fs::path& adapter) {
   const fs::path folder = fs::absolute(adapter / "").lexically_normal().parent_path();
   const fs::path output = folder.parent_path() / "";

@@ -23,8 +23,8 @@ void refuse_adapter(const std::filesystem::path& folder);
 /// @param hub_name  of that model; empty for a folder.
 std::string why_no_weights(const std::set<std::string>& files, const std::string& hub_name = "");
 
-/// A file is there, and cannot be read as things are: what failed may be the disk, a permission, or this version, which
-/// does not know its format. It may be whole for all that.
+/// A file is there, but cannot be read now. The cause may be the disk, a permission, or this version, which does not
+/// know its format. It may be whole for all that.
 class UnreadableError : public c10::ValueError {
  public:
   explicit UnreadableError(std::string message) : ValueError({__func__, __FILE__, __LINE__}, std::move(message)) {}

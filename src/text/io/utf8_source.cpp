@@ -72,8 +72,8 @@ std::string likely_encoding([[maybe_unused]] std::string_view text) {
   return name;
 }
 
-/// The byte order of UTF-16 that the zero bytes of a text without a mark fit; empty if none, as for UTF-32 and for
-/// UTF-8 with a few zero bytes.
+/// The byte order of UTF-16 that fits the zero bytes of a text without a mark. Empty if none fits, as for UTF-32 and
+/// for UTF-8 with a few zero bytes.
 std::string utf16_without_mark(std::string_view text) {
   const size_t zeros = std::ranges::count(text, '\0');
   if (8 * zeros < text.size() && find_invalid_utf8(text) + kLongestSequence > text.size()) return "";

@@ -15,9 +15,8 @@ struct MachineMemory {
   std::string source;     ///< what says so, for messages: "the machine", "the control group", "cuda:0"
 };
 
-/// For a CPU: the memory that the kernel reports as available, or that the control groups of this
-/// process (version 2 or 1) still allow, if that is less. Of any other device: what its allocator
-/// says is free.
+/// For a CPU: the memory that the kernel reports as available. If the control groups of this process (version 2 or 1)
+/// allow less, that. Of any other device: what its allocator says is free.
 ///
 /// @param root  where proc/ and sys/ are, for tests.
 /// @throws c10::ValueError  if the device does not tell; c10::Error where

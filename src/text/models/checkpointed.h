@@ -7,9 +7,8 @@
 
 namespace mezzo::text {
 
-/// A part of a model: a tensor from tensors. Called twice with the same inputs it must give
-/// the same result, so it draws its random numbers from a key, as encoder::dropout does,
-/// and not from a generator.
+/// A part of a model: a tensor from tensors. Called twice with the same inputs it must give the same result. So it
+/// draws its random numbers from a key, as encoder::dropout does, and not from a generator.
 using Segment = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
 /// segment(inputs), which keeps only the inputs for backward. Backward computes the segment again, under the autocast

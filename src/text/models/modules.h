@@ -71,8 +71,8 @@ class Dense : public Parametrized {
     return sum;
   }
 
-  /// Keeps a copy of the weight in another dtype, which an optimizer may refresh when it updates the weight, or its
-  /// packed_weight() or int8_weight(), from now on; none if undefined.
+  /// From now on keeps a copy of the weight in another dtype, which an optimizer may refresh when it updates the
+  /// weight. Or keeps its packed_weight() or int8_weight(); none if undefined.
   void set_half_copy(at::Tensor half_copy) {
     half_copy_ = std::move(half_copy);
     lead_ = half_copy_.defined() ? lead() : 0;

@@ -88,9 +88,9 @@ RowBytes PostNormEncoder::row_bytes(Precision precision, int64_t longest) const 
   // The norm's rows, and the input of a projection before or after it.
   bytes.embeddings =
       4 * (projected > 0 ? projected : embedding) + (projected > 0 || embeddings_project_ ? product * embedding : 0);
-  // Its input, queries, keys, values and context; the first norm, and its output; the inner
-  // product; the second norm; and of each head the logarithm of its softmax's sum. In half
-  // precision all but the norms and those have two bytes.
+  // Its input, queries, keys, values and context; the first norm, and its output; the inner product; the second norm.
+  // Also, of each head, the logarithm of its softmax's sum. In half precision all but the norms and those have two
+  // bytes.
   bytes.layer = is_float ? 4 * (8 * hidden + inner + heads) : 20 * hidden + 2 * inner + 4 * heads;
   // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and the
   // activations once more.

@@ -54,8 +54,8 @@ class HttpServer {
   using Handler = std::function<void(HttpRequest, Respond)>;
   /// Asked once the headers have come, before the body is kept: an answer that refuses it, or nothing.
   using Check = std::function<std::optional<HttpResponse>(const HttpRequest& request)>;
-  /// Makes the answer to what this server itself refuses: 400 and 501, for a body whose end is not told as HTTP has it,
-  /// 413, 500 and 503.
+  /// Makes the answer to requests that this server itself refuses. Statuses are 400 and 501 (a body whose end is not
+  /// told as HTTP defines it), 413, 500 and 503.
   using DescribeError = std::function<HttpResponse(const std::string& path, int status)>;
 
   /// Listens from now on.

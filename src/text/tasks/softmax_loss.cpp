@@ -15,8 +15,8 @@
 namespace mezzo::text {
 namespace {
 
-/// -(1 - p)^gamma log(p) of each row, p the probability of its target; 0 without a target. Of 1 - p the logarithm is
-/// taken from the other labels' outputs, so that neither p near 1 nor a gamma below 1 spoils value or gradient.
+/// -(1 - p)^gamma log(p) of each row, p the probability of its target; 0 without a target. The logarithm of 1 - p is
+/// taken from the other labels' outputs. So neither p near 1 nor a gamma below 1 makes value or gradient inaccurate.
 /// @param outputs  [N, labels]
 at::Tensor focal_losses(const at::Tensor& outputs, const at::Tensor& targets, double gamma) {
   const auto log_p = at::log_softmax(outputs, 1);

@@ -120,8 +120,8 @@ class AddedVocabulary {
 
   /// @param source      the file of the vocabulary, for messages.
   /// @param added       in the order of addition; an id is -1 if no file has one.
-  /// @param vocabulary  tokens and ids, ascending by id, not empty; a token that is not among them gets the next id
-  ///   behind, as in tokenizers, and is put there.
+  /// @param vocabulary  tokens and ids, ascending by id, not empty. A token that is not among them gets the next id, as
+  ///   in tokenizers, and is appended.
   /// @param find        the id of a token of the vocabulary, or -1.
   /// @param normalize   for tokens that are found in the normalized text.
   /// @throws c10::ValueError  if the files contradict each other.

@@ -26,9 +26,8 @@ struct BertNormalizerOptions {
 
 /// BERT's normalizer and pre-tokenizer in one pass over the text.
 ///
-/// The four steps (clean, space out Chinese, NFD without non-spacing marks, lower-case) are
-/// composed once, in the constructor, into one action for each kind of code point. Only canonical
-/// reordering looks at more than one of them.
+/// The four steps are clean, space out Chinese, NFD without non-spacing marks, and lower-case. The constructor composes
+/// them once into one action for each kind of code point. Only canonical reordering looks at more than one of them.
 class BertNormalizer {
  public:
   explicit BertNormalizer(const BertNormalizerOptions& options);

@@ -81,8 +81,8 @@ size_t gpt2_word_length(std::string_view text) {
     for (const char* next = p; p != end && take_class(ascii, next) == run;) p = next;
     return length(p);
   }
-  // White space: all of it at the end of the text, else all but the last, which the next word may
-  // take; a single one is a word.
+  // White space at the end of the text is one word. Elsewhere all but the last character is, since the next word may
+  // take the last; a single one is a word.
   const char* last = text.data();
   for (const char* next = p; p != end; p = next) {
     if (take_class(ascii, next) != CharClass::kSpace) return length(last == text.data() ? p : last);

@@ -158,8 +158,8 @@ std::vector<bool> ends_of_keys(const DoubleArrayTrie& trie, std::string_view tex
   return ends;
 }
 
-/// A model of BPE in sentencepiece's format has no merges: any two pieces that make a piece are one, the earlier
-/// the lower its id, then the shorter the left. Takes time and memory in proportion to the pieces' bytes.
+/// A model of BPE in sentencepiece's format has no merges: any two pieces that make a piece are a merge. The order is
+/// by lower id, then by shorter left piece. Takes time and memory in proportion to the pieces' bytes.
 /// @throws c10::ValueError  if the pieces are made for it to take more.
 json merges_of(const SentencepieceModel& model) {
   constexpr size_t kMostTimes = 16;  // the bytes of the pieces; a language's pieces need two or three times

@@ -16,7 +16,7 @@ namespace {
 using Normalize = std::function<std::string(std::string_view)>;
 
 /// A normalized text that knows which part of the text each of its bytes is from. It is normalized one grapheme cluster
-/// after the other, which is exact unless a normalizer looks at more, as one that strips the ends of a text does.
+/// after the other. That is exact unless a normalizer looks at more, such as one that strips the ends of a text.
 class AlignedText {
  public:
   AlignedText(std::string_view text, const Normalize& normalize) : size_(text.size()) {

@@ -114,8 +114,8 @@ TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
   return sample;
 }
 
-/// Takes steps of the run, at first the one that needs the most memory, which also pays for what first steps set up;
-/// then evaluates a few texts. Collective.
+/// Takes steps of the run, then evaluates a few texts. The first step is the one that needs the most memory, which also
+/// pays for what first steps set up. Collective.
 MeasuredSteps try_steps(const RunSetup& setup,
                         const Ranks& ranks,
                         const PlannedWork& work,

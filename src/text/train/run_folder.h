@@ -48,8 +48,8 @@ bool has_run_json(const std::filesystem::path& output);
 /// run.json.
 std::string find_run_file(const std::filesystem::path& output);
 
-/// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
-/// and nothing is ever removed that no run of mezzo wrote: run.json tells.
+/// The folder of a run. Nothing in it is changed before it is certain that the run may write there. Only files that a
+/// run of mezzo wrote are ever removed: run.json tells.
 class RunFolder {
  public:
   /// Locks the folder, if it exists.

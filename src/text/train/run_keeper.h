@@ -63,7 +63,7 @@ class RunKeeper {
   bool has_failed() const { return error_ != nullptr; }
 
   /// If something failed on the main rank: flushes the records, saves a checkpoint, and throws. Saves none if there is
-  /// one of the step, if the folder is gone, or if the best model is lost and there is an earlier checkpoint with it.
+  /// one of the step, or if the folder is gone. Nor if the best model is lost and an earlier checkpoint has it.
   /// Collective.
   void end_if_failed();
 

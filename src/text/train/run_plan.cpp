@@ -80,9 +80,8 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
   std::vector<MicroBatch> result;
   const int64_t epoch = step / steps_per_epoch;
   int64_t number = epoch * batches_per_epoch + step % steps_per_epoch * grad_accumulation;
-  // Neighbours go to one rank, and the first ranks have one more. If only one rank has several
-  // shares, which it adds first, sums of gradients in the order of ranks equal the sums with one
-  // rank per share.
+  // Neighbours go to one rank, and the first ranks have one more. If only one rank has several shares, it adds them
+  // first. Then sums of gradients in the order of ranks equal the sums with one rank per share.
   const int64_t least = shares / ranks, more = shares % ranks;
   const int64_t first = rank * least + std::min<int64_t>(rank, more), own = least + (rank < more ? 1 : 0);
   for (const auto& batch : batches_of(texts, step)) {

@@ -341,7 +341,7 @@ int64_t choose_max_length(std::vector<int64_t> counts, int64_t most) {
   return std::min((*longest_kept + kMultiple - 1) / kMultiple * kMultiple, most);
 }
 
-/// 5e-5 for BERT-base. Narrow models take larger steps: authors recommend about 2e-5 for BERT-large, and up to 3e-4 for
+/// 5e-5 for BERT-base. Narrow models take larger steps. Authors recommend about 2e-5 for BERT-large, and up to 3e-4 for
 /// the smallest BERTs (Devlin et al. 2019; Turc et al. 2019).
 double default_learning_rate(int64_t hidden_size) {
   constexpr double kOfBase = 5e-5, kHiddenOfBase = 768, kMost = 1e-3;

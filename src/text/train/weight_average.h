@@ -11,10 +11,9 @@
 
 namespace mezzo::text {
 
-/// An exponential moving average of a model's weights. After each taken step t, from 1: average = d
-/// · average + (1 − d) · weight, with d = min(decay, (1 + t) / (10 + t)). It begins with the
-/// weights that training begins with, which the warmup lets go: 0.999 alone keeps 88 % of them for
-/// 130 steps.
+/// An exponential moving average of a model's weights. After each taken step t, from 1, average = d · average + (1 − d)
+/// · weight. Here d = min(decay, (1 + t) / (10 + t)). It begins with the weights that training begins with, which the
+/// warmup lets go: 0.999 alone keeps 88 % of them for 130 steps.
 /// @see torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn (Python), which has no warmup and begins with the
 ///   weights after its first update; tf.train.ExponentialMovingAverage with num_updates
 class WeightAverage {
