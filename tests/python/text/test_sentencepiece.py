@@ -129,7 +129,7 @@ def changed(model, change):
     (lambda m: setattr(m.pieces[9], "score", float("nan")), "pieces: the score of .* is not a number"),
     (lambda m: setattr(m.pieces[9], "piece", ""), "pieces: a piece is empty"),
     (lambda m: setattr(m.pieces[9], "piece", "a" * 2000), "a token of 2000 bytes"),
-    (lambda m: setattr(m.pieces[9], "piece", m.pieces[8].piece), "stands there twice"),
+    (lambda m: setattr(m.pieces[9], "piece", m.pieces[8].piece), "occurs twice"),
     (lambda m: m.ClearField("pieces"), "one piece must be of type unknown, got 0"),
 ])
 def test_what_is_not_known_is_refused(change, what, trained, tmp_path):
