@@ -15,13 +15,11 @@ namespace mezzo::encoder {
 at::Tensor rotary_table(int64_t positions, int64_t head_size, double theta);
 
 /// The operator mezzo::packed_attention: multi-head self-attention within each sequence, softmax(scores) V, of the kind
-/// that `description` says. By the device's kernels where fused::can_attend, once differentiable; else by the
-/// specification, in autocast's dtype if it is on. Both take time for as many keys a query as a window lets in. The
-/// mask uses, for the weight that head h gives key j of its sequence at row t, word j % 4 of a Philox block. The block
-/// is {j / 4, t * num_heads + h, step, site}, with key seed. The weight is dropped if the word is below p * 2^32. For
-/// queries of first tokens, t is the row of the sequence's first key. It is dropped if the word is below p * 2^32. For
-/// queries of first tokens, t is the row of the sequence's first key. The mask is the same for every length, device and
-/// number of threads.
+/// that `description` says. By the device's kernels if fused::can_attend, once differentiable; else by the
+/// specification, in autocast's dtype if it is on. Both take time for as many keys a query as a window lets in. Head h
+/// gives key j of its sequence a weight at row t. Its mask uses word j % 4 of the Philox block {j / 4, t * num_heads +
+/// h, step, site}, key seed. The weight is dropped if the word is below p * 2^32. For queries of first tokens, t is the
+/// row of the sequence's first key. The mask is the same for every length, device and number of threads.
 /// @param query, key, value  [T, num_heads * head_size], one floating dtype; with only_first_queries `query` is [B, …]
 /// @return as `query`. Rows of filler and padding hold finite values without meaning.
 /// @throws c10::ValueError  as AttentionDescription::checked
