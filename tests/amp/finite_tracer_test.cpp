@@ -13,8 +13,8 @@
 
 #include "mezzo/amp/module_scope.h"
 
-// What it finds in ops of all kinds is tests/python/amp/test_finite_tracer.py; here
-// is what only C++ can make.
+// tests/python/amp/test_finite_tracer.py tests its findings in ops of all kinds. The cases here
+// need C++.
 
 namespace mezzo {
 namespace {

@@ -13,7 +13,7 @@
 #include "amp/fused_sgd.h"
 #include "not_finite.h"
 
-/// What the tests of a GradScaler share.
+/// Common parts of the tests of a GradScaler.
 namespace mezzo {
 
 /// The message of the `Error` that `call` throws; empty, with a failure, if none.

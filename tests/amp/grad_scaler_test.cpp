@@ -52,7 +52,7 @@ TEST(GradScalerTest, SkipsStepAndBacksOffWhenAGradientIsInfOrNaN) {
   }
 }
 
-/// What is warned of while it lives.
+/// The warnings while it lives.
 class Warnings : public c10::WarningHandler {
  public:
   Warnings() : guard_(this) {}

@@ -89,7 +89,7 @@ Problem problem_of(const SequenceLayoutPtr& layout,
 
 using Named = std::vector<std::pair<const char*, at::Tensor>>;
 
-/// Those that are defined.
+/// The defined tensors.
 Named named(const at::Tensor& output, const AttentionGradients& grads) {
   Named all{{"output", output},
             {"query", grads.query},
@@ -199,8 +199,8 @@ void expect_near(const Named& mine,
       continue;
     }
     // In float32 whatever the inputs are. Of a bias's sum over all tokens
-    // the greater part may cancel. Where they meet positions, queries and keys are rounded with their
-    // biases before, and their gradients before these are summed.
+    // the greater part may cancel. With positions, queries and keys are first rounded with their
+    // biases. Their gradients are rounded before the sum.
     const bool is_sum = name.find("bias") != std::string::npos || name == "log_sum_exp";
     const double of_sum = 4 * tolerance_of(is_relative ? dtype : at::kFloat);
     const double of_rounding =

@@ -244,7 +244,7 @@ TEST_F(CudaCrossEntropyTest, LeavesOtherArgumentsToLibTorch) {
   EXPECT_THROW(cross_entropy(logits, targets.narrow(0, 0, 3)), c10::Error);
 }
 
-/// Whoever looks at single operations sees LibTorch's.
+/// A policy and a tracer see LibTorch's single operations.
 TEST_F(CudaCrossEntropyTest, IsMadeOfOperationsUnderAPolicyOrATracer) {
   const WithGpuKernels gpu;
   const auto logits = at::randn({6, 4}), targets = at::tensor({0, 3, 2, 1, 2, 3}, at::kLong);

@@ -162,7 +162,7 @@ class BlockExecution {
   }
   bool let_go(int first, int count, State state);
 
-  // What one thread wrote before a meeting, the others may read after it.
+  // After a meeting, threads may read the data that others wrote before it.
   static void release([[maybe_unused]] void* meeting) {
 #if defined(__SANITIZE_THREAD__)
     __tsan_release(meeting);
@@ -283,8 +283,8 @@ bool BlockExecution::let_go(int first, int count, State state) {
 
 void BlockExecution::run(int64_t index) {
   index_ = index;
-  // Of its own for each block, so that a look behind its end is found; NaN, so that a
-  // look before its beginning is.
+  // Each block gets new memory, so that a read behind its end is found. It is NaN, so that a read
+  // before the first write is found.
   shared_.reset(new unsigned char[static_cast<size_t>(std::max(shared_bytes_, 1))]);
   std::memset(shared_.get(), 0xFF, static_cast<size_t>(shared_bytes_));
 #if defined(__SANITIZE_THREAD__)

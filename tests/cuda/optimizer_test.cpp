@@ -57,7 +57,7 @@ ParameterUpdates copy_of(const ParameterUpdates& updates) {
   return copies;
 }
 
-/// To the bit: both run what update_elements.h says. NaN equals NaN.
+/// Bit-identical: both run the code of update_elements.h. NaN equals NaN.
 void expect_equal(const ParameterUpdates& a, const ParameterUpdates& b) {
   const auto equal = [](const at::Tensor& x, const at::Tensor& y) {
     return at::allclose(x.to(at::kDouble), y.to(at::kDouble), 0, 0, /*equal_nan=*/true);

@@ -42,7 +42,7 @@ at::Tensor unaligned(const at::Tensor& x) {
   return at::cat({at::zeros({1}, x.options()), x.flatten()}).narrow(0, 1, x.numel()).view(x.sizes());
 }
 
-/// What the CPU's backward gets: the same numbers that the GPU's gets, in float32.
+/// The input of the CPU's backward: the numbers of the GPU's input, in float32.
 Normalised in_float(const Normalised& of_gpu) { return {of_gpu.rows.to(at::kFloat), of_gpu.rstd}; }
 
 class CudaRowOpsTest : public testing::Test {

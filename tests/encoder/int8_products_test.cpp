@@ -132,7 +132,7 @@ TEST_F(Int8ProductsTest, AWeightKeepsItsPanelsAndOthersAreMadeForEachProduct) {
     expect_same(product(x, weight.clone(), at::kFloat), with_panels);
     // The panels are of all rows, so they do not serve a part of them.
     expect_same(product(x, weight.narrow(0, 30, 90), at::kFloat), with_panels.narrow(1, 30, 90));
-    // What is kept is read: a change in place does not reach it.
+    // The product reads the kept copy: a change in place does not reach it.
     weight.narrow(1, 0, 50).zero_();
     expect_same(product(x, weight, at::kFloat), with_panels);
   }

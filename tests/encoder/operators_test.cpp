@@ -333,7 +333,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
   return all;
 }
 
-/// Those of them that are linked from somewhere, so that they are registered: all, here.
+/// References that link all operators, so that they are registered.
 [[maybe_unused]] volatile const void* const kLinked[] = {
     reinterpret_cast<const void*>(&cross_entropy_of_labels), reinterpret_cast<const void*>(&encoder::dropout),
     reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
@@ -612,7 +612,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                   c10::DeviceTypeName(std::get<1>(each.param).type(), /*lower_case=*/true);
                          });
 
-/// Those that work in place have no result to tell of.
+/// Leaves out operators in place, which have no result.
 std::vector<std::string> names_of_functional() {
   auto all = names();
   std::erase_if(all, [](const std::string& name) { return operator_of(name).schema().is_mutable(); });

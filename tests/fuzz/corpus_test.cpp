@@ -1,5 +1,5 @@
-// The corpus, without a fuzzer: each of its files is read; cut off at every byte; and with every bit turned over. What
-// comes of that is the file read or one clear line, and no more memory than a few times the file.
+// The corpus, without a fuzzer: each of its files is read whole, truncated at every byte, and with every bit flipped.
+// The result is the read file or one clear line. The memory stays within a few times the file's size.
 #include <gtest/gtest.h>
 #include <malloc.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-/// What mezzo makes of files and requests that somebody else wrote, one format each.
+/// mezzo's readers of files and requests from others, one format each.
 namespace mezzo::fuzz {
 
 /// Reads the input as far as mezzo would. @param folder  holds the input, and the files that must lie

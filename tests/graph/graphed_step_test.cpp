@@ -174,7 +174,7 @@ TEST(GraphedStepTest, GivesTheBitsOfEagerStepsWhereItIsEager) {
   expect_equal(graphed, eager);
 }
 
-/// What the simulated accelerator shows, on a GPU.
+/// The tests of the simulated accelerator, on a GPU.
 class GraphedStepCudaTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -16,7 +16,7 @@
 
 #include "mezzo/mezzo.h"
 
-/// What the snippets of docs/guide.md take for granted: a model, its optimizer, and some batches.
+/// The names that the snippets of docs/guide.md use: a model, its optimizer, and some batches.
 class Guide : public testing::Test {
  protected:
   static std::vector<std::pair<torch::Tensor, torch::Tensor>> make_batches() {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
 
-/// What the process has in memory, in bytes.
+/// The resident memory of the process, in bytes.
 int64_t resident() {
   std::ifstream statm("/proc/self/statm");
   int64_t size = 0, pages = 0;

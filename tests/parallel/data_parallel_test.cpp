@@ -24,7 +24,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// What the replicas saw.
+/// The observations of the replicas.
 struct Seen {
   std::mutex mutex;
   std::set<std::thread::id> threads;

@@ -30,7 +30,7 @@ class Hub:
     is_down: bool = False
     refusals: list = field(default_factory=list)  # (server, status, headers), each for one request
     refused_token: str | None = None
-    # What the server of large files does.
+    # The behaviour of the server of large files.
     breaks_after: int | None = None  # bytes, once
     has_ranges: bool = True
     is_damaged: bool = False

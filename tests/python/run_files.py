@@ -21,7 +21,8 @@ def prepare(files):
     names = ["torch"]
     if any(re.search("transformers|sklearn|support|families", Path(file).read_text()) for file in files):
         names += ["safetensors.torch", "sklearn.metrics", "transformers.models.bert.modeling_bert", "transformers.models.auto"]
-    # Where a package is missing, the tests that need it say so. What starts threads when it is imported must stand a fork, as OpenBLAS does.
+    # If a package is missing, its tests report it. A module that starts threads when it is imported must support a fork, as
+    # OpenBLAS does.
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

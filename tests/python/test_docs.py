@@ -24,7 +24,7 @@ def blocks(page, language):
 
 
 class Requests(HTMLParser):
-    """What a browser loads for a page."""
+    """The files that a browser loads for a page."""
 
     def __init__(self):
         super().__init__()

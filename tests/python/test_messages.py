@@ -44,7 +44,7 @@ def of_cpp(text):
 
 
 def of_python(text):
-    """What is raised, warned or printed, with {} for the values."""
+    """Raised, warned and printed messages, with {} for the values."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             for part in node.args[:1]:

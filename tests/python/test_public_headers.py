@@ -1,4 +1,4 @@
-"""What a user's compiler says of the public headers."""
+"""Errors and warnings of a user's compiler for the public headers."""
 import re
 import shutil
 import subprocess

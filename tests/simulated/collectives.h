@@ -5,7 +5,7 @@
 
 namespace mezzo::simulated {
 
-/// Where the devices of several ranks meet, which are threads of this process.
+/// The meeting point of the devices of several ranks. The ranks are threads of this process.
 class Meeting;
 std::shared_ptr<Meeting> meeting_of(int ranks);
 

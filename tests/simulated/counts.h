@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-/// What a device is given to do: launches, the bytes that they move, and the FLOP of matrix
-/// products.
+/// The work of a device: launches, the bytes that they move, and the FLOP of matrix products.
 namespace mezzo::simulated {
 
 /// Each element that is read or written counts once, however often a kernel may come back to it.

@@ -16,7 +16,7 @@
 #include "simulated/report.h"
 
 /// LibTorch's operators on a device: each is a kernel that calls the operator's CPU kernel on the
-/// device's memory. What it returns has its sizes at once and its values later.
+/// device's memory. The result has its sizes at once and its values later.
 namespace mezzo::simulated {
 namespace {
 
@@ -158,7 +158,7 @@ void store(const c10::OperatorHandle& op, const Stack& returned, const Stack& re
   }
 }
 
-/// What the operator returns, to be computed when the stream gets there.
+/// The operator's results, to be computed when the stream gets there.
 Stack queued(const c10::OperatorHandle& op, const Stack& arguments, c10::Device device) {
   Launch launch(c10::toString(op.operator_name()));
   const auto& returns = op.schema().returns();
@@ -187,7 +187,7 @@ Stack queued(const c10::OperatorHandle& op, const Stack& arguments, c10::Device 
   return results;
 }
 
-/// What it returns, as the host waited for it.
+/// The operator's results, after a wait of the host.
 Stack waited_for(const c10::OperatorHandle& op, const Stack& arguments, c10::Device device) {
   Launch launch(c10::toString(op.operator_name()));
   auto results = seen_by(launch, op, arguments);

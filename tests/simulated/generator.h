@@ -9,7 +9,7 @@ namespace mezzo::simulated {
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
-/// What the next kernel's numbers are seeded by.
+/// The seed of the next kernel's numbers.
 uint64_t next_seed(at::Generator generator);
 
 /// The numbers of one kernel: a separate generator of the CPU. Its seed is the next offset of

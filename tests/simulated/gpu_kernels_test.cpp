@@ -24,8 +24,8 @@
 #include "mezzo/amp/losses.h"
 #include "simulated/device_test.h"
 
-/// What a kernel for GPUs may do wrong on its way to a stream, and with memory: each mistake is
-/// made here once. What the kernels compute there: gpu_training_test.cpp.
+/// Mistakes of a kernel for GPUs on its way to a stream, and with memory. Each mistake is made here
+/// once. The kernels' results are tested in gpu_training_test.cpp.
 
 namespace mezzo::simulated {
 namespace {

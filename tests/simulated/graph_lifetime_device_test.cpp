@@ -20,7 +20,7 @@
 #include "mezzo/optim/sgd.h"
 #include "simulated/device_test.h"
 
-/// What may change between the replays of a recorded step, in the order in which graphed_step.h lists it.
+/// Permitted changes between the replays of a recorded step, in the order of graphed_step.h.
 
 namespace mezzo::simulated {
 namespace {
@@ -171,7 +171,7 @@ class GraphLifetimeTest : public DeviceTest {
   }
 };
 
-/// "The next replay takes in values that changed in place."
+/// "The next replay uses the new values."
 TEST_F(GraphLifetimeTest, LoadsAreCopiedIntoTheMemoryThatAGraphUses) {
   const Changes changes{
       {"Optimizer::load_state_dict", [](LifetimeRun& run) { run.optimizer->load_state_dict(run.other_state()); }},
@@ -241,7 +241,7 @@ TEST_F(GraphLifetimeTest, LoadedMasterWeightsAreCopiedToo) {
   expect_the_bits_of_eager_steps(changes, {.has_masters = true}, /*recorded=*/1);
 }
 
-/// "A tensor that moved is used where it is now."
+/// "If a tensor has moved or is gone, the next call drops the graph, warms up and records again."
 TEST_F(GraphLifetimeTest, RecordsAgainWhenATensorHasMoved) {
   std::vector<at::Tensor> kept;  // so that memory is not freed
   const auto move_weight = [](LifetimeRun& run) {
@@ -308,7 +308,7 @@ TEST_F(GraphLifetimeTest, SaysWhichTensorHasMoved) {
   EXPECT_EQ(step.counts().recorded, 2);
 }
 
-/// Those that were there before the first call and are zeroed in place.
+/// Gradients that exist before the first call and are zeroed in place.
 TEST_F(GraphLifetimeTest, GradientsThatAreDroppedAreMadeAnew) {
   const auto parameter = at::ones({2}, device).requires_grad_();
   parameter.mutable_grad() = at::zeros({2}, device);
@@ -354,7 +354,7 @@ TEST_F(GraphLifetimeTest, PinnedMemoryThatAStepReadsMayBeReplaced) {
   EXPECT_EQ(step.counts().recorded, 2);
 }
 
-/// "What the step's C++ decided stays as it was recorded, until reset()."
+/// "Decisions of the step's C++ code stay as recorded until `reset()`."
 TEST_F(GraphLifetimeTest, WhatTheHostDecidedStaysUntilAReset) {
   const auto load_option = [](const std::string& option, const TorchOption& value) {
     return [=](LifetimeRun& run) {

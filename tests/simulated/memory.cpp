@@ -107,7 +107,7 @@ Blocks& all_blocks() {
   return *made;
 }
 
-/// What the storage of a tensor on a device holds.
+/// The context of a device tensor's storage.
 struct Holder {
   std::shared_ptr<Block> block;
   Queue* queue;  // whose memory it is

@@ -14,7 +14,7 @@
 /// address is ever used twice.
 namespace mezzo::simulated {
 
-/// What one allocation got.
+/// The memory of one allocation.
 class Block {
  public:
   Block(c10::Device device, size_t bytes);

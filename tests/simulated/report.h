@@ -16,12 +16,12 @@ void note_kernel();
 void note_replay();
 /// A fault of the program, to be thrown at the next host sync. Call with order_mutex() held.
 void note_fault(const std::string& fault);
-/// What a kernel threw, to be thrown at the next host sync.
+/// Notes a kernel's exception, to be thrown at the next host sync.
 void note_error(std::exception_ptr error);
 /// Throws the faults noted since the last call. They arrive late, like a device's assertions.
 void throw_noted();
 
-/// What was noted since it was made. Thread-safe.
+/// The faults noted since its construction. Thread-safe.
 class Watch {
  public:
   Watch();

@@ -10,8 +10,8 @@
 #include "simulated/device_test.h"
 #include "simulated/launch.h"
 
-/// What the simulated devices compute, and when the host waits for them. What
-/// they catch: faults_test.cpp.
+/// The results of the simulated devices, and the waits of the host for them. faults_test.cpp tests
+/// the mistakes that they catch.
 
 namespace mezzo::simulated {
 namespace {

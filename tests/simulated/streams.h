@@ -44,7 +44,7 @@ class Queue {
   /// Puts `work` at the end, at a new time, which `note` is called with, order_mutex() held.
   Ticket push(std::function<void()> work, const std::function<void(const Clock& clock)>& note = {});
   Ticket last() const;
-  /// What is known to have happened when all work so far is done. Call with order_mutex() held.
+  /// The work that is known to be done when all work so far is done. Call with order_mutex() held.
   Clock& clock() { return clock_; }
 
   /// Makes the stream work up to there, without waiting.

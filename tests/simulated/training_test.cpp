@@ -77,7 +77,7 @@ struct Problem {
   at::Tensor inputs, targets, factors;
 };
 
-/// What a training comes to, and how often the host waited in it.
+/// The results of a training, and the number of the host's waits.
 struct Trained {
   std::vector<at::Tensor> tensors;
   std::vector<double> scales, found_infs;

@@ -38,7 +38,7 @@ class SlowStore : public c10d::HashStore {
     is_open_ = true;
     changed_.notify_all();
   }
-  /// Whoever waits, or comes later, gets an error.
+  /// Current and later waits get an error.
   void break_down() {
     const std::lock_guard lock(mutex_);
     is_broken_ = true;

@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 class Copies(TorchDispatchMode):
-    """Notes copies between devices: (from, to, whether not to wait). What comes from the device is all zeros."""
+    """Notes copies between devices: (from, to, whether not to wait). The device's data are all zeros."""
 
     def __init__(self):
         super().__init__()

@@ -170,7 +170,7 @@ class Side:
         self.scaler.load_state_dict(state)
 
     def resume(self):
-        """What a new process would do."""
+        """Does the same as a new process."""
         self.save()
         self.new_scaler()
         if self.saved:

@@ -41,8 +41,8 @@ std::unique_ptr<mezzo::Optimizer> make(const std::vector<NamedParameter>& parame
   return std::make_unique<SGD>(std::move(groups), with(SGDOptions().momentum(0.9)));
 }
 
-/// What a program puts together: parameters, masters where asked for, and an optimizer,
-/// divided if there is a group.
+/// The objects of a program: parameters, masters on request, and an optimizer, divided if there is
+/// a group.
 class Setup {
  public:
   Setup(const std::vector<std::pair<std::string, at::Tensor>>& parameters,

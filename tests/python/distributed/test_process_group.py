@@ -78,7 +78,7 @@ def beside_python(rank, folder):
 
 
 def test_tensor_collectives_have_the_results_of_python(tmp_path):
-    """To the bit: both are Gloo's algorithms on the same number of ranks."""
+    """Bit-identical: both are Gloo's algorithms on the same number of ranks."""
     for rank, (different, count) in enumerate(ranks.run(3, beside_python, tmp_path)):
         assert not different
         assert count == 4 * 12 + (rank != 1)

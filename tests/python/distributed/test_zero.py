@@ -252,7 +252,7 @@ def test_partitions_are_torchs():
         assert _mezzo.partition_parameters(groups, world_size) == owner
 
 
-# --- What is wrong is said on every rank ---
+# --- Every rank reports an error ---
 
 def go_wrong(rank):
     group = _mezzo.ProcessGroup()

@@ -246,7 +246,7 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights_where_it_is_mea
 @pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "lamb"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_comes_into_gradients_after_unscaling_is_in_the_one_found_inf(kind, bad):
-    """Whoever skips, step result, optimizer and scale hear of it."""
+    """The scaler or the optimizer may skip. Step result, optimizer and scale show the skip."""
     weight = torch.ones(4).requires_grad_()
     optimizer = make(kind, [weight], 0.1, momentum=0.9, max_grad_norm=1.0)
     scaler = mezzo.GradScaler("cpu", growth_interval=1)

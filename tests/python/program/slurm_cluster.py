@@ -37,7 +37,7 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscri
 
 
 def missing():
-    """What the cluster lacks here, or None."""
+    """The requirement of the cluster that is missing here, or None."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root"
     absent = [name for name in DAEMONS if shutil.which(name, path=PATH) is None]

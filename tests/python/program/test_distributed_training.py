@@ -122,7 +122,7 @@ def test_ranks_of_every_family_follow_one_process(data, family, tmp_path):
     assert losses[1] == pytest.approx(losses[0], abs=1e-5) and len(losses[0]) == 6
     mine, theirs, start = (weights(tmp_path / name) for name in ("two", "one", "model"))
     assert mine.keys() == theirs.keys() == start.keys() and all((mine[name] != start[name]).any() for name in mine if "weight" in name)
-    # Where a gradient is rounding noise, as a key bias's is, Adam may take a weight either way.
+    # If a gradient is rounding noise, such as a key bias's, Adam may move a weight either way.
     for name in mine:
         assert (mine[name] - theirs[name]).norm() < 1e-3 * theirs[name].norm() + 1e-3, name
 

@@ -13,7 +13,7 @@ from tiny_runs import flags, write_data
 
 
 def lines_in_terminal(arguments, columns):
-    """What a terminal of that width is told to draw, by line."""
+    """The output on a terminal of that width, by line."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}

@@ -45,7 +45,7 @@ def cut(finished):
 
 
 def refused(arguments, folder, status=1, **environment):
-    """What it says, when it refuses and leaves the folder as it was."""
+    """The message of a refusal that leaves the folder as it was."""
     def contents():
         return {name: content for name, content in snapshot(folder).items() if name != ".run.lock"}  # of a run that was killed
 

@@ -1,4 +1,4 @@
-"""What a run has saved when it is killed, or the disk fails it, at any of its writes."""
+"""The files of a run after a kill, or an error of the disk, at any of its writes."""
 import json
 import os
 import random

@@ -15,7 +15,7 @@ LENGTH, STRIDE, STEPS = 12, 4, 30
 
 @pytest.fixture(scope="module")
 def rows():
-    """What a text is about shows anywhere in it."""
+    """The signs of a text's label are anywhere in it."""
     rng = random.Random(0)
     rows = []
     for _ in range(STEPS * BATCH):

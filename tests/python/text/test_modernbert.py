@@ -185,7 +185,7 @@ def test_what_mezzo_saves_is_the_same_model_to_transformers(kind, tmp_path):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     with torch.no_grad():
         assert torch.equal(loaded.eval()(**padded(ids)).logits, model(**padded(ids)).logits)
-    # What a file of theirs says, one of mine does not say otherwise.
+    # No field of my file contradicts the same field of theirs.
     written = json.loads((tmp_path / "mine/config.json").read_text())
     for key, value in json.loads((tmp_path / "theirs/config.json").read_text()).items():
         assert written.get(key, value) == value, key

@@ -1,5 +1,5 @@
-"""What the files beside a vocabulary say of special and added tokens, and rare settings of tokenizer.json: the ids of
-tokenizers and transformers, from vocabularies of single characters."""
+"""Special and added tokens in the files beside a vocabulary, and rare settings of tokenizer.json. The ids equal the
+ids of tokenizers and transformers, from vocabularies of single characters."""
 import inspect
 import json
 import random

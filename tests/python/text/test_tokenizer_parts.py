@@ -235,7 +235,7 @@ def test_a_pointer_of_git_lfs_is_told(byte_level, tmp_path):
 
 
 def assert_saved_alike(ours, folder, model_type, texts):
-    """What mezzo writes is read by transformers and by mezzo for the same ids."""
+    """transformers and mezzo read mezzo's files, and give the same ids."""
     folder.mkdir()
     ours.save(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))

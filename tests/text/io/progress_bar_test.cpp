@@ -27,7 +27,7 @@ class ProgressBarTest : public testing::Test {
             }};
   }
 
-  /// What was printed since the last call.
+  /// The output since the last call.
   std::string printed() {
     std::fflush(file_.get());
     const long end = std::ftell(file_.get());
