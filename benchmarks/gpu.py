@@ -136,7 +136,7 @@ def device_name(options):
 
 
 def attempt(run):
-    """What a run found, or the last line that it said."""
+    """The findings of a run, or the last line of its output."""
     try:
         return run()
     except subprocess.TimeoutExpired as error:
@@ -278,7 +278,7 @@ def measured_peak(options):
 
 
 def verdict(row, mezzo, python, share):
-    """What the row shall reach, and whether it does."""
+    """The goals of the row, and whether it reaches them."""
     goals = []
     if row.kind == "serve":
         goals.append((f"≤ {row.goal:g} ms", mezzo <= row.goal))

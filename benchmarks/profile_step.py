@@ -1,4 +1,4 @@
-"""Where the processor time of mezzo's training steps goes: samples of perf, sorted into categories by the symbol they hit."""
+"""The uses of processor time in mezzo's training steps: samples of perf, sorted into categories by symbol."""
 import re
 import shutil
 import signal

@@ -136,7 +136,7 @@ def run_case(link, flags, out):
 
 
 def cut_the_link(flags, out):
-    """What the two hosts say when the link goes down in mid-run, and how many seconds later."""
+    """The messages of the two hosts when the link goes down in mid-run, and the seconds until then."""
     with Hosts(delay=0.001) as hosts:
         processes = hosts.start(out, *flags, "--epochs", "1000", "--timeout", "10")
         while not (Path(out) / "metrics.jsonl").exists() or len(support.records(out, "step")) < 5:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: where things are, models, how mezzo is run, and how a page of results looks."""
+"""Common parts of the benchmarks: paths, models, runs of mezzo, and the layout of a page of results."""
 import argparse
 import json
 import os

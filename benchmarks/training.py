@@ -64,7 +64,7 @@ class Peer:
 
 @dataclass
 class Runs:
-    """What one program did, run by run."""
+    """The measurements of one program, run by run."""
 
     rates: list = field(default_factory=list)
     memory: list = field(default_factory=list)  # empty if the batches were not of full size

@@ -85,8 +85,8 @@ Timing time_mezzo(const c10::Device& device, at::ScalarType gradient_dtype) {
   });
 }
 
-/// What a program does without mezzo: GradScaler's unscale_, clip_grad_norm_,
-/// fused AdamW, and the copies.
+/// The step of a program without mezzo: GradScaler's unscale_, clip_grad_norm_, fused AdamW, and
+/// the copies.
 Timing time_libtorch(const c10::Device& device) {
   const at::NoGradGuard no_grad;
   Model model(device, at::kFloat);

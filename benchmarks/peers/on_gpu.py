@@ -124,7 +124,7 @@ class Varlen(torch.nn.Module):
 
 
 class _Texts:
-    """What the last layer reads of its model, which holds it: no module, or they would hold each other."""
+    """The part of the model that its last layer reads. It is not a module, or the two would hold each other."""
 
     def __init__(self, model):
         self.model = model

@@ -1,4 +1,4 @@
-"""What the Python peers share: data, the model, and how texts become batches."""
+"""Common parts of the Python peers: data, the model, and batches of texts."""
 import json
 import resource
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertTokenizer
 
-# What the families call their dropouts.
+# The families' names of their dropouts.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "seq_classif_dropout",
             "embedding_dropout", "mlp_dropout", "classifier_dropout")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
