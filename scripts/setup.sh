@@ -98,8 +98,8 @@ need() {
   echo "$wanted" >"$venv/mezzo-$list"
 }
 
-# What a CUDA build of torch leaves out: headers, without which mezzo is built without NCCL, and the
-# compiler, without which it has no kernels for GPUs.
+# Parts that a CUDA build of torch leaves out: headers and the compiler. Without the headers, mezzo
+# is built without NCCL. Without the compiler, it has no kernels for GPUs.
 add_cuda_toolkit() {
   local cuda
   cuda=$("$venv/bin/python" -c 'import importlib.util, runpy
