@@ -4,9 +4,9 @@ states and every loss with undisturbed runs, bit for bit. Writes a page.
     python tools/crash_test.py --trials 3000 --jobs 2 --results benchmarks/results
 
 A trial is a run of a random kind that is broken up to three times and then left in peace. Its number determines it:
-`--first 217 --trials 1 --keep DIR` is trial 217 again, on a machine that allows the same faults. Only the moments differ: they depend on the
-time of a run there. Each life must end in time, with a status of docs/exit_statuses.md, and without signs of a crash. The last
-life must have the bits of the undisturbed run, all checkpoints intact, and no leftovers.
+`--first 217 --trials 1 --keep DIR` is trial 217 again, on a machine that allows the same faults. Only the moments differ: they
+depend on the time of a run there. Each life must end in time, with a status of docs/exit_statuses.md, and without signs of a
+crash. The last life must have the bits of the undisturbed run, all checkpoints intact, and no leftovers.
 """
 import argparse
 import collections
@@ -414,7 +414,7 @@ class CrashTest:
         return told
 
     def read_log(self):
-        """What an earlier call has done already. What found something stays on the page, though it may pass another time."""
+        """The results of earlier calls. What found something stays on the page, though it may pass another time."""
         if self.options.log and Path(self.options.log).exists():
             self.results = list(map(json.loads, Path(self.options.log).read_text().splitlines()))
 

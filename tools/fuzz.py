@@ -49,7 +49,7 @@ def benchmarks_support():
 
 
 def fuzz(target, options, commit):
-    """What a run of libFuzzer says at its end."""
+    """The output of a run of libFuzzer at its end."""
     work = options.work / target
     grown = work / "corpus"
     grown.mkdir(parents=True, exist_ok=True)
