@@ -28,7 +28,7 @@ class OptimizerView : public torch::CustomClassHolder,
                       public torch::optim::Optimizer,
                       public detail::AmpScalingOptimizer {
  public:
-  /// What the scaler leaves to the optimizer.
+  /// The work that the scaler leaves to the optimizer.
   enum class Kind {
     kUnscaled,   ///< nothing
     kOnDevice,   ///< the scale and the decision, as PyTorch's fused ones take them

@@ -58,7 +58,8 @@ def _folders() -> list[str]:
 def program() -> tuple[str, dict[str, str]]:
     """The path of the program, and its environment.
 
-    The program looks for libraries beside the package. Those of a user site or an editable installation may lie elsewhere.
+    The program looks for libraries beside the package. Libraries of a user site or an editable installation may lie
+    elsewhere.
     """
     found = folder()
     beside = os.path.dirname(os.path.dirname(found))

@@ -178,7 +178,7 @@ def _run_base(model, own, arguments, args, kwargs):
 
 
 class _Packed:
-    """What a base model keeps for mezzo: the encoder in C++, made when it is first needed."""
+    """A base model's state for mezzo: the encoder in C++, made when it is first needed."""
 
     def __init__(self):
         self.mirror = None

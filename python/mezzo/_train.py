@@ -37,7 +37,8 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training leaves. Of a dry run, and on a rank that cannot read rank 0's folder, there is the folder's name alone."""
+    """The result of a training. After a dry run, and on a rank that cannot read rank 0's folder, it has the folder's name
+    alone."""
 
     folder: Path
     """The model, report.html, run.json and metrics.jsonl: what `Classifier` and ``transformers`` load."""

@@ -407,8 +407,8 @@ class FiniteTracer(_Scope):
 class MasterWeights:
     """Float32 master copies of a model that is kept in half precision (Micikevicius et al. 2017, section 3.1).
 
-    Casts the model's parameters in place. Make the masters before the first backward and give them to an optimizer. Those of
-    mezzo.optim take the model's half gradients, and round their updates into the model in the same pass:
+    Casts the model's parameters in place. Make the masters before the first backward and give them to an optimizer. The
+    optimizers of mezzo.optim take the model's half gradients, and round their updates into the model in the same pass:
 
         >>> masters = mezzo.MasterWeights(model, torch.float16)
         >>> optimizer = mezzo.optim.AdamW(masters.named_parameters(), lr=3e-5)
@@ -701,7 +701,7 @@ class GradScaler:
         return self._scaler.get_skipped_steps()
 
     def get_growth_factor(self) -> float:
-        """What the scale is multiplied by when it grows."""
+        """The factor of the scale when it grows."""
         return self._scaler.get_growth_factor()
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -709,7 +709,7 @@ class GradScaler:
         self._scaler.set_growth_factor(float(new_factor))
 
     def get_backoff_factor(self) -> float:
-        """What the scale is multiplied by after an overflow."""
+        """The factor of the scale after an overflow."""
         return self._scaler.get_backoff_factor()
 
     def set_backoff_factor(self, new_factor: float) -> None:

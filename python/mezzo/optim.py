@@ -78,7 +78,7 @@ class Optimizer(torch.optim.Optimizer):
             closure: called first, with gradients enabled.
 
         Returns:
-            What the closure returned.
+            The closure's result.
 
         Raises:
             RuntimeError: a sparse gradient that the optimizer does not take; torch.amp.GradScaler with gradients on half copies.

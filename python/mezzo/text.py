@@ -143,7 +143,7 @@ class Classifier:
         return of_labels.float().numpy()
 
     def _run(self, method: Any, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None) -> list[Any]:
-        """What the method gives for chunks of the texts."""
+        """The method's results for chunks of the texts."""
         texts = _list_of(texts, "texts")
         pairs = [] if text_pairs is None else _list_of(text_pairs, "text_pairs")
         if text_pairs is not None and len(pairs) != len(texts):
