@@ -217,7 +217,7 @@ function(mezzo_add_cuda_on_host target)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   target_link_libraries(${target} PRIVATE mezzo::torch mezzo_warnings)
   target_compile_definitions(${target} PUBLIC MEZZO_CUDA=cuda_on_host)
-  # Whoever has an nvcc sees whether it takes them, too.
+  # If there is an nvcc, it compiles them as well, as a check.
   if(MEZZO_NVCC AND NOT MEZZO_HAS_CUDA)
     foreach(kernel IN LISTS kernels)
       _mezzo_nvcc_object("${kernel}" object)
