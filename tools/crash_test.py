@@ -414,7 +414,7 @@ class CrashTest:
         return told
 
     def read_log(self):
-        """The results of earlier calls. What found something stays on the page, though it may pass another time."""
+        """The results of earlier calls. A trial that failed stays on the page, even if it passes later."""
         if self.options.log and Path(self.options.log).exists():
             self.results = list(map(json.loads, Path(self.options.log).read_text().splitlines()))
 
