@@ -39,7 +39,7 @@ const text::PredictionValue* labels_of(const text::Prediction& prediction) {
   return found == prediction.end() ? nullptr : &found->second;
 }
 
-/// What a model says of labelled texts, and how good that is.
+/// A model's outputs for labelled texts, and their quality.
 struct Answers {
   double value = 0;  ///< of the task's first metric
   std::vector<text::Prediction> predictions;

@@ -29,7 +29,7 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
 
 /// What CLI11 has to say, in this program's words.
 std::string describe(const CLI::ParseError& error, const CLI::App& command) {
-  // Where a name is wrong, something else is often missing for it.
+  // If a name is wrong, something else is often missing for it.
   if (const auto unknown = command.remaining(); !unknown.empty() && !command.get_prefix_command()) {
     return unknown_argument(command, unknown);
   }

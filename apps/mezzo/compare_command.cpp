@@ -47,7 +47,7 @@ Candidate candidate(const std::filesystem::path& folder) {
   return {folder, text::make_task(*text::ModelConfig::from_file(folder / "config.json"))};
 }
 
-/// What the models say of the same labelled texts.
+/// The models' outputs for the same labelled texts.
 TestedRuns test(const CompareFlags& flags) {
   std::vector<Candidate> candidates;
   for (const auto& run : flags.runs) {

@@ -45,7 +45,7 @@ std::string value_of(const CLI::Option& flag, const std::string& files, const ch
   return choices.empty() ? files : fmt::format(fmt::runtime(format), fmt::join(choices, " "));
 }
 
-/// What is neither a flag nor one of a flag's names is left to bash: files.
+/// Arguments other than flags and their values are left to bash: files.
 std::string bash_script(const std::vector<const CLI::App*>& commands) {
   std::string of_values, of_flags;
   std::vector<std::string> names;

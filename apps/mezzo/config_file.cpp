@@ -79,7 +79,7 @@ bool is_toml(const std::string& text) {
   }
 }
 
-/// What is wrong with `key = value` whose value is a word without quotes; nothing for other lines.
+/// The error of `key = value` whose value is a word without quotes; nothing for other lines.
 std::optional<std::string> about_value(std::string_view line) {
   const size_t equals = std::min(line.find('='), line.size());
   const auto key = trimmed(line.substr(0, equals));

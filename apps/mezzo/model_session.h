@@ -39,7 +39,7 @@ struct ModelFlags {
   void add_to(CLI::App& app, bool chooses_precision = true, bool names_model = true);
   /// Then the device of int8 is the CPU, and the model is a folder, downloaded if it was not. @throws UsageError
   void check();
-  /// What they say of a classifier, once they are checked; the number of threads is set.
+  /// The options of a classifier by these flags, once they are checked; the number of threads is set.
   text::ClassifierOptions options() const;
 };
 
