@@ -34,8 +34,8 @@ struct CrossEntropyOf {
   int64_t reduction, ignore_index;
 };
 
-/// What a kind of device has in place of the specification, without autograd. The same inputs give
-/// the same bits; nothing waits for the device.
+/// A device type's kernels in place of the specification, without autograd. The same inputs give the same bits; nothing
+/// waits for the device.
 struct CrossEntropyKernels {
   CrossEntropy (*forward)(const CrossEntropyOf& of);
 

@@ -29,7 +29,7 @@ namespace {
 /// The engine's range around a node, in which it also sums gradients to the shape of a parameter.
 constexpr std::string_view kEngineRange = "autograd::engine::evaluate_function: ";
 
-/// What the tracer itself computes: seen by no observer, no autograd and no autocast.
+/// The tracer's own computations: seen by no observer, no autograd and no autocast.
 struct Unobserved {
   at::DisableRecordFunctionGuard no_record;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
@@ -68,7 +68,7 @@ class BackwardNode {
 };
 thread_local BackwardNode* BackwardNode::innermost_ = nullptr;
 
-/// What a call brought, for when it comes to results that need explaining.
+/// The inputs of a call, for results that need explaining.
 struct Call : at::ObserverContext {
   ~Call() override { leave(); }
   /// From now on the call is the innermost op of this thread, until `leave`.
@@ -132,7 +132,7 @@ void visit_results(const Call& call, const std::vector<at::IValue>& outputs, Vis
   });
 }
 
-/// What a copy copies.
+/// The source of a copy.
 at::Tensor copied_tensor(const Call& call) {
   at::Tensor copied;
   visit_arguments(call, [&](const auto& argument, const at::IValue& value) {
@@ -155,7 +155,7 @@ std::vector<TracedTensor> describe_inputs(const Call& call) {
 
 }  // namespace
 
-/// What one tracer knows. Outlives it while a call that it saw begin has not ended.
+/// The state of one tracer. Outlives it while a call that it saw begin has not ended.
 class FiniteTracer::Trace {
  public:
   explicit Trace(FiniteTracerOptions options) : options_(std::move(options)), ops_(options_.ignore_ops()) {}

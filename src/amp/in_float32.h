@@ -80,7 +80,7 @@ std::optional<at::ScalarType> slow_dtype(const Args&... args) {
   return same && is_slow(*dtype) ? dtype : std::nullopt;
 }
 
-/// In float32. What is expanded stays so, and is converted once.
+/// In float32. Expanded tensors stay expanded, and are converted once.
 inline Tensor widened(const Tensor& x) {
   auto stored = x;
   for (int64_t dim = 0; dim < x.dim(); ++dim) {

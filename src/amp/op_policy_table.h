@@ -24,7 +24,7 @@ struct OpPolicyEntryPoint {
   std::vector<bool> is_optional;                  ///< of each argument
 };
 
-/// What an OpPolicy holds: immutable once a guard carries it.
+/// The contents of an OpPolicy: immutable once a guard carries it.
 struct OpPolicyTable {
   /// The ops of PyTorch's own lists, listed or not, and whatever else was set.
   /// Other ops follow no policy.

@@ -12,7 +12,7 @@ namespace mezzo {
 class CastLog;
 struct PolicyThread;
 
-/// What a guard with a policy or a log adds to the autocast state of its thread.
+/// The state that a guard with a policy or a log adds to the autocast state of its thread.
 struct PolicyRegion {
   std::shared_ptr<const OpPolicyTable> policy;  ///< null: PyTorch's own autocast kernels run
   CastLog* log = nullptr;

@@ -24,7 +24,7 @@ constexpr auto kPolicyKey = c10::DispatchKey::DeferredInit;
 /// The key of a device type's autocast kernels.
 c10::DispatchKey autocast_key(c10::DeviceType device_type);
 
-/// What the open regions of a thread know.
+/// The state of a thread's open regions.
 struct PolicyThread {
   std::array<const PolicyRegion*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> innermost{};  // by device type
   c10::SmallVector<c10::DeviceType, 2> device_types;                                // types that have a region

@@ -10,7 +10,7 @@
 
 namespace mezzo {
 
-/// What a tracer must know of an op, read off its schema once.
+/// The facts about an op that a tracer needs, read off its schema once.
 struct TracedOp {
   struct Argument {
     std::string name;

@@ -16,7 +16,7 @@ class ValueOrigins {
  public:
   /// @param op  a name that outlives this.
   void wrote(const std::string& op, const at::Tensor& values);
-  /// What is copied, to another dtype or device, keeps its origin.
+  /// A copy, to another dtype or device, keeps its origin.
   void copied(const at::Tensor& from, const at::Tensor& to);
   /// Empty if no op was seen to write there.
   std::string of(const at::Tensor& values) const;
