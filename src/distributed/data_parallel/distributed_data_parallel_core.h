@@ -14,7 +14,7 @@
 
 namespace mezzo::distributed {
 
-/// What is to be trained, each tensor once.
+/// The parameters to train, each tensor once.
 struct TrainedParameters {
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;
@@ -31,8 +31,7 @@ std::vector<at::Tensor> parameters_and_buffers(const torch::nn::Module& module, 
 
 struct JoinRound;
 
-/// What a DistributedDataParallel holds and does. The parts of `join` are in
-/// distributed_data_parallel_join.cpp.
+/// The implementation of DistributedDataParallel. The parts of `join` are in distributed_data_parallel_join.cpp.
 struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   Core(std::shared_ptr<torch::nn::Module> the_module,
        ProcessGroup& the_group,

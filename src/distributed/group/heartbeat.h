@@ -28,8 +28,8 @@ class Heartbeat {
             int world_size,
             std::string home,
             std::chrono::milliseconds interval);
-  /// What was announced still gets out. Does not wait long for the thread, which a network
-  /// that is gone may hold up.
+  /// Announcements already made still get out. Does not wait long for the thread, which a network that is gone may hold
+  /// up.
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

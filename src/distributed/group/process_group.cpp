@@ -88,7 +88,7 @@ void check_host_of_slurm(const RankEnvironment& environment, milliseconds at_mos
   freeaddrinfo(found);
 }
 
-/// What is said of an exception that is not a std::exception.
+/// The text for an exception that is not a std::exception.
 constexpr const char* kNoStdException = "an exception of an unknown type";
 
 /// The key that says that `rank` needs the store no more.

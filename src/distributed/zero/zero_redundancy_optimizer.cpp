@@ -24,7 +24,7 @@
 namespace mezzo::distributed {
 namespace {
 
-/// What a parameter's owner sends to the other ranks.
+/// The tensors that a parameter's owner sends to the other ranks.
 const at::Tensor& sent_tensor(const NamedParameter& parameter) {
   return parameter.half_copy.defined() ? parameter.half_copy : parameter.tensor;
 }
