@@ -7,11 +7,10 @@
 #include "encoder/blocks.h"
 #include "encoder/dropout_site.h"
 
-/// What the fused blocks compute between matrix products, without autograd, as
-/// each kind of device has it.
+/// The computations of fused blocks between matrix products, without autograd, for each kind of device.
 namespace mezzo::encoder {
 
-/// What a layer norm leaves beside its output, if backward will be called.
+/// A layer norm's results besides its output, if backward will be called.
 struct Normalised {
   at::Tensor rows;  ///< [T, H]: (x - mean) / std; in float32, or the dtype of the product or output
   at::Tensor rstd;  ///< [T] float32

@@ -27,7 +27,7 @@ at::Tensor factors(const at::Tensor& width, double steps) {
   return at::where(has_values, steps / width, 0);
 }
 
-/// What the integers are times: width / `steps`.
+/// The scale of the integers: width / `steps`.
 at::Tensor scales_of(const at::Tensor& width, double steps) {
   const auto scales = at::where(width >= cpu::kInt8Smallest, width / steps, 0);
   return at::where(at::isfinite(width), scales, NAN);

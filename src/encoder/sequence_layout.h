@@ -18,7 +18,7 @@ struct Sequence {
   int64_t num_tokens;
 };
 
-/// Where the sequences of a packed batch lie. B sequences, T rows. For operators, the class
+/// The places of the sequences in a packed batch. B sequences, T rows. For operators, the class
 /// torch.classes.mezzo.SequenceLayout.
 class SequenceLayout : public torch::CustomClassHolder {
  public:

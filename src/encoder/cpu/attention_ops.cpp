@@ -95,7 +95,7 @@ constexpr int64_t kTurnsOfAThread = 16;
 /// threads, so gradients do not change with them. It is small, since each part takes memory.
 constexpr int64_t kMostParts = 8;
 
-/// What all tiles of an attention share, and how they differ.
+/// The values that all tiles of an attention share, and their differences.
 class Tiles {
  public:
   explicit Tiles(const AttentionArguments& attention)
@@ -339,8 +339,7 @@ AttentionGradients packed_attention_backward(const AttentionArguments& attention
 
 namespace {
 
-/// The tile of sequence `b`, whose queries are the heads'. What is undefined of the
-/// tensors is nullptr in it.
+/// The tile of sequence `b`, whose queries are the heads'. Undefined tensors are nullptr in it.
 AttentionTile first_token_tile(const FirstTokenAttention& attention,
                                int64_t b,
                                const at::Tensor& log_sum_exp,

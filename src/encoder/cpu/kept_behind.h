@@ -26,7 +26,7 @@ at::Tensor keep_behind(Kept kept) {
   return at::empty({0}, values.options()).set_(storage, 0, values.sizes(), values.strides());
 }
 
-/// What was kept behind the memory of `tensor`, or behind the tensor that it is a view of; or nullptr.
+/// The values kept behind the memory of `tensor`, or behind the tensor that it is a view of; or nullptr.
 template <class Kept>
 const Kept* kept_behind(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().data_ptr().cast_context<Kept>(&delete_kept<Kept>) : nullptr;

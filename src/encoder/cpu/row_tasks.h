@@ -58,7 +58,7 @@ at::Tensor for_rows_with_sums(int64_t rows, int64_t columns, int64_t num_sums, c
   return partial.select(0, 0);
 }
 
-/// Room for what backward needs, if it is asked for.
+/// Memory for backward's inputs, if requested.
 inline void make_room(Normalised* normalised, const at::Tensor& rows) {
   if (normalised != nullptr) {
     normalised->rows = rows;

@@ -9,7 +9,7 @@ namespace mezzo::encoder::MEZZO_CUDA {
 
 using namespace kernels::MEZZO_CUDA;  // the thin layer, elements
 
-/// Where the sequences lie: at least one, in order of their rows.
+/// The places of the sequences: at least one, in order of their rows.
 struct SequenceSpans {
   const int32_t* table;  ///< [count, 2]: first row and number of tokens of each sequence
   int64_t count;

@@ -24,7 +24,7 @@ struct CutBackward {
   int blocks() const { return is_whole_head ? 1 : 2 * parts; }  ///< of a head
 };
 
-/// Where a block's shared memory has what, in bytes; at its beginning.
+/// Offsets in a block's shared memory, in bytes, from its beginning.
 struct alignas(16) Places {
   HeadSources sources;
   int matrices[4];  ///< queries, their gradients, keys and values of a whole head; else two that are owned, two others

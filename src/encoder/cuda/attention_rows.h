@@ -93,7 +93,7 @@ class SharedMemory {
   unsigned char* next_;
 };
 
-/// What a head's rows are copied from.
+/// The sources of a head's rows.
 struct Source {
   RowsSpan rows;
   Span bias;                      ///< or none

@@ -62,7 +62,7 @@ MEZZO_DEVICE void for_columns_of_warp(const Block& block, int64_t columns, const
   }
 }
 
-/// What is behind the last column stays out of sums.
+/// Elements behind the last column stay out of sums.
 MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
 
 /// Factors of elements `first` to `first + 3`, which two Philox blocks decide where

@@ -6,7 +6,8 @@
 #include "encoder/cuda/columns.h"
 #include "encoder/cuda/row_launchers.h"
 
-/// What the kernels that normalise share. Forward, a block a row, which it holds in shared memory; backward, a warp.
+/// Code that the kernels that normalise share. Forward, a block a row, which it holds in shared memory; backward, a
+/// warp.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 constexpr int kNormThreads = 128;

@@ -2,7 +2,7 @@
 #include "encoder/cuda/norm_rows.h"
 #include "encoder/cuda/pre_norm_launchers.h"
 
-// What a block that begins with its norm does at its beginning and at its end. Each pass reads its inputs once, and
+// The work of a block that begins with its norm, at its beginning and at its end. Each pass reads its inputs once, and
 // writes its outputs once.
 
 namespace mezzo::encoder::MEZZO_CUDA {

@@ -10,7 +10,7 @@ namespace {
 
 at::Tensor dense_if_defined(const at::Tensor& vector) { return vector.defined() ? vector.contiguous() : vector; }
 
-/// Room for the sums of columns that a pass leaves in parts; undefined if they are not wanted.
+/// Memory for the partial sums of columns of a pass; undefined if they are not needed.
 at::Tensor room_for_sums(bool are_wanted, int64_t rows, int64_t columns, const at::TensorOptions& options) {
   return are_wanted ? at::empty({ceil_div(rows, kRowsOfSum), columns}, options.dtype(at::kFloat)) : at::Tensor();
 }

@@ -19,7 +19,7 @@ struct DropoutArguments {
 };
 void dropout(const DropoutArguments& arguments, Stream stream);
 
-/// What a layer norm leaves. Backward needs the last two; none if it will not be called.
+/// The outputs of a layer norm. Backward needs the last two; none if it will not be called.
 struct NormOutputs {
   Span output;
   Span copy;  ///< of the output in another type; or none

@@ -17,7 +17,7 @@ namespace mezzo::encoder::MEZZO_CUDA {
 
 inline const float* floats(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
 
-/// Room for what backward needs, if it is asked for: `rows` and a number each.
+/// Memory for backward's inputs, if requested: `rows` and a number each.
 inline NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
   if (normalised == nullptr) {
     return {span_of(output), {}, {}, nullptr};

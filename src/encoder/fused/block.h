@@ -22,7 +22,7 @@
 #include "encoder/side_by_side.h"
 #include "memory/side_stream.h"
 
-/// What the blocks share.
+/// Code that the blocks share.
 namespace mezzo::encoder::fused {
 
 using torch::autograd::AutogradContext;
@@ -60,10 +60,10 @@ struct NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
-/// What is computed between products where `x` is.
+/// The computations between products on the device of `x`.
 inline const BlockOps& ops_of(const at::Tensor& x) { return *block_ops(x.device()); }
 
-/// What a matrix product of `x` is computed in: autocast's dtype, or that of `x`.
+/// The dtype of a matrix product of `x`: autocast's dtype, or the dtype of `x`.
 inline at::ScalarType compute_dtype(const at::Tensor& x) {
   const auto type = x.device().type();
   return at::autocast::is_autocast_enabled(type) ? at::autocast::get_autocast_dtype(type) : x.scalar_type();
@@ -160,7 +160,7 @@ inline void check_once_differentiable(const char* block) {
                               " is differentiable once; create_graph cannot pass through it");
 }
 
-/// What the backward of a node begins with. While it lives, autocast casts nothing, and there is a SideStream.
+/// The first steps of a node's backward. While it lives, autocast casts nothing, and there is a SideStream.
 template <class Settings>
 struct Backward {
   /// @param block  its name in messages

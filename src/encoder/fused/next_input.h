@@ -11,8 +11,8 @@
 
 namespace mezzo::encoder::fused {
 
-/// What a block's output carries to the next block: the same rows in the dtype of the next products, written by the
-/// same kernel. So no cast reads the output.
+/// Rows that a block's output carries to the next block: the same rows in the dtype of the next products, written by
+/// the same kernel. So no cast reads the output.
 class NextInput : public c10::BackendMeta {
  public:
   /// An inference tensor carries none, as it does not count its changes.

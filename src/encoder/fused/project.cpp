@@ -51,7 +51,7 @@ struct Project : torch::autograd::Function<Project> {
     return products;
   }
 
-  /// What the products are taken of, in their dtype.
+  /// The inputs of the products, in their dtype.
   static at::Tensor input_of(const at::Tensor& x,
                              at::TensorList tensors,
                              const at::Tensor& weight,

@@ -7,7 +7,7 @@
 #include "encoder/fused_blocks.h"
 #include "encoder/packed_attention.h"
 
-/// What the specifications of blocks are composed of.
+/// The parts of the blocks' specifications.
 namespace mezzo::encoder::reference {
 
 inline at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {

@@ -5,7 +5,7 @@
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/simd.h"
 
-/// What the kernels of layer norms do with one row.
+/// The work of layer norms' kernels on one row.
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into them

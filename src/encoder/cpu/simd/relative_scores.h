@@ -17,7 +17,7 @@ float scale_of_queries(const AttentionTile& tile) {
   return Words::kValues == 1 ? tile.scale : 1;
 }
 
-/// What of tile.scale is left for scores.
+/// The part of tile.scale that is left for scores.
 template <class Words>
 float scale_of_scores(const AttentionTile& tile) {
   return Words::kValues == 1 ? 1 : tile.scale;
