@@ -31,7 +31,7 @@ class RecordedStep {
 class StepRecording {
  public:
   using Work = RecordedStep::Work;
-  /// What each replay calls first; expired after the recording.
+  /// Functions that each replay calls first; expired after the recording.
   using Notes = std::weak_ptr<std::vector<Work>>;
 
   /// @param graphs  must outlive this

@@ -41,8 +41,8 @@ class UsedMemory {
   std::vector<Tensor> tensors_;
 };
 
-/// Notes the tensors that operators get while it lives, on this thread and on autograd's threads that work for it. What
-/// does not go through LibTorch's dispatcher, such as a kernel that is launched by hand, is not seen.
+/// Notes the tensors that operators get while it lives, on this thread and on autograd's threads that work for it. Work
+/// outside of LibTorch's dispatcher, such as a kernel that is launched by hand, is not seen.
 class MemoryWatch {
  public:
   MemoryWatch();
