@@ -2,7 +2,7 @@
 
 namespace mezzo::kernels {
 
-/// What an array holds; kernels compute in float32 whatever it is.
+/// The element type of an array; kernels compute in float32 for each type.
 enum class Element : int { kFloat, kBFloat16, kHalf };
 
 }  // namespace mezzo::kernels

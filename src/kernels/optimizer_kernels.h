@@ -34,8 +34,8 @@ inline bool hides_denormals(double eps, double decay) {
   return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
 }
 /// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. Flushing the second moment loses
-/// less than smallest_normal / (1 - beta2). Its root must be lost anyway when `eps` is added to it. What the first
-/// moment loses moves a weight by less than lr * smallest_normal / (1 - beta1) / eps.
+/// less than smallest_normal / (1 - beta2). Its root must be lost anyway when `eps` is added to it. The loss of the
+/// first moment moves a weight by less than lr * smallest_normal / (1 - beta1) / eps.
 inline bool flushes_denormals(const AdamSettings& settings) { return hides_denormals(settings.eps, settings.beta2); }
 /// As `adam`. Not if `centered`: the difference of two moments may become negative.
 inline bool flushes_denormals(const RmspropSettings& settings) {

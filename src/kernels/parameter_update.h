@@ -8,7 +8,7 @@
 
 namespace mezzo {
 
-/// What one update of one parameter reads and writes.
+/// The tensors that one update of one parameter reads and writes.
 struct ParameterUpdate {
   at::Tensor param;               ///< floating, of any device
   at::Tensor gradient;            ///< its sizes and device, floating; read only
@@ -21,8 +21,8 @@ struct ParameterUpdate {
   std::optional<uint64_t> rounding_seed;  ///< round a bfloat16 `param` stochastically; nullopt: to nearest
 };
 
-/// What all updates of a step have in common: 0-dim tensors on the parameters' device, float32
-/// unless said, so that nothing waits for them. An undefined one leaves its part out.
+/// Values that all updates of a step share: 0-dim tensors on the parameters' device, float32 unless said, so that
+/// nothing waits for them. An undefined one leaves its part out.
 struct GradientFactors {
   at::Tensor inv_scale;  ///< multiplies gradients: 1 / loss scale
   at::Tensor clip;       ///< multiplies them then; float64 for float64 gradients

@@ -4,7 +4,7 @@
 
 #include "kernels/update_elements.h"
 
-/// What a loss scale and clipping compute of single numbers: the same for every device, bit for bit.
+/// The scalar computations of a loss scale and of clipping: bit-identical on every device.
 namespace mezzo::kernels {
 
 MEZZO_ELEMENT bool is_finite(float x) { return x - x == 0; }  // inf - inf is NaN

@@ -6,8 +6,8 @@
 
 #include "kernels/scaling_elements.h"
 
-/// What a GradScaler computes, without autograd; nothing waits for the device. `found_inf` is 1 or 0:
-/// float32, 0-dim.
+/// The computations of a GradScaler, without autograd; nothing waits for the device. `found_inf` is 1 or 0: float32,
+/// 0-dim.
 namespace mezzo::kernels {
 
 /// The loss scale as kernels over gradients take it.

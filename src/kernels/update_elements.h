@@ -200,7 +200,7 @@ MEZZO_ELEMENT void lamb_moments(float gradient, float& exp_avg, float& exp_avg_s
   exp_avg_sq = exp_avg_sq * c.beta2 + grad * grad * c.square_weight;
 }
 
-/// Where a parameter moves, before its trust ratio and the learning rate.
+/// The direction in which a parameter moves, before its trust ratio and the learning rate.
 MEZZO_ELEMENT float lamb_direction(float param, float exp_avg, float exp_avg_sq, const LambConstants& c) {
   return exp_avg / c.bias1 / (::sqrtf(exp_avg_sq / c.bias2) + c.eps) + param * c.weight_decay;
 }

@@ -49,11 +49,10 @@ class alignas(64) Share {
   std::atomic<uint64_t> left_ = 0;  ///< the end in the upper half, the first in the lower one
 };
 
-/// Shares out tasks, of which thread t owns `ends[t - 1]` to `ends[t] - 1`; `ends` has one of each
-/// thread. Whoever is done with its own takes others' from their ends: on machines that others use
-/// too, threads with equal work do not end together. Every thread calls `work(next)` once, and
-/// there `next()` until it returns -1; in between it may keep scratch. Who computes a task differs
-/// from run to run; results must not.
+/// Shares out tasks, of which thread t owns `ends[t - 1]` to `ends[t] - 1`; `ends` has one of each thread. A thread
+/// that has finished takes tasks of others from their ends. On machines that others use too, threads with equal work do
+/// not end together. Every thread calls `work(next)` once, and there `next()` until it returns -1; in between it may
+/// keep scratch. Who computes a task differs from run to run; results must not.
 template <class Work>
 void share_out(const std::vector<int64_t>& ends, const Work& work) {
   const auto threads = static_cast<int64_t>(ends.size());

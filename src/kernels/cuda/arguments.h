@@ -21,7 +21,7 @@ struct Span {
   Element element = Element::kFloat;
 };
 
-/// What a device has.
+/// The limits of a device.
 struct DeviceLimits {
   int multiprocessors;
   int shared_bytes;  ///< that a block may ask for

@@ -10,7 +10,7 @@
 
 namespace mezzo::kernels::MEZZO_CUDA {
 
-/// What a block takes of a list of tensors.
+/// A block's part of a list of tensors.
 struct Chunk {
   int tensor;
   int64_t begin, end;

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #define MEZZO_DEVICE __device__ __forceinline__
-/// What is seldom called, and would make a kernel's instructions too many to stay near a multiprocessor.
+/// For rarely called functions, which would make a kernel's instructions too many to stay near a multiprocessor.
 #define MEZZO_COLD static __device__ __noinline__
 /// UNROLLED: before a loop that indexes values in registers. ROLLED: before a loop whose instructions must not be
 /// repeated.

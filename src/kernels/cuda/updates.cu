@@ -180,7 +180,7 @@ struct Elementwise {
   }
 };
 
-/// Room for two sums of each warp.
+/// Memory for two sums of each warp.
 constexpr int kLambShared = 2 * kThreads / kWarp * int{sizeof(double)};
 
 /// The first pass: moments, and a block's sums of squares.

@@ -67,8 +67,8 @@ struct Layout {
   bool is_dense, is_plain;
 };
 
-/// Writes `values` into the parameter, and both into the half copy. Where the step was skipped
-/// they are the same as before.
+/// Writes `values` into the parameter, and both into the half copy. If the step was skipped they are the same as
+/// before.
 void store(const ParameterUpdate& update, const at::Tensor& values, const Layout& layout) {
   const bool stochastic = update.rounding_seed && update.param.scalar_type() == at::kBFloat16;
   layout.write(stochastic ? round_stochastically(values, update.step, rounding_key_seed(update), update.index) : values,

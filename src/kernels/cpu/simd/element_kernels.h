@@ -7,8 +7,8 @@
 #include "kernels/random_key.h"
 #include "kernels/update_elements.h"
 
-// Loops over elements, compiled once per instruction set; all give the same bits. What they do to
-// one is in kernels/update_elements.h.
+// Loops over elements, compiled once per instruction set; all give the same bits. kernels/update_elements.h has the
+// work on one element.
 
 namespace mezzo::kernels::cpu {
 
