@@ -9,7 +9,7 @@
 
 namespace mezzo {
 
-/// Where a BlockPool gets memory from. Sizes and addresses are multiples of kPage.
+/// A BlockPool's source of memory. Sizes and addresses are multiples of kPage.
 class PageSource {
  public:
   static constexpr size_t kPage = size_t{2} << 20;  ///< a huge page
