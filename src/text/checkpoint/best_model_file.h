@@ -27,7 +27,7 @@ class BestModelFile {
   /// The file should have the contents of `hash`, whatever lies there now.
   void expect(const std::string& hash) { hash_ = hash; }
 
-  /// What is wrong with it; empty for nothing.
+  /// The problem with it; empty for none.
   std::string problem(Look look) const;
 
   /// Writes a copy in place of a file that is missing or damaged.

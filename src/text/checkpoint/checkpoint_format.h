@@ -12,7 +12,7 @@
 
 #include "mezzo/text/checkpoint/checkpoint.h"
 
-/// What a checkpoint's folder, step-N, consists of.
+/// The contents of a checkpoint's folder, step-N.
 namespace mezzo::text::checkpoint_format {
 
 constexpr const char* kWeights = "weights.safetensors";
@@ -49,10 +49,10 @@ List list_incomplete(const std::filesystem::path& folder);
 bool has_successor(const std::filesystem::path& checkpoint, const List& found);
 
 std::filesystem::path path(const std::filesystem::path& folder, int64_t step);
-/// Where a checkpoint is written to or removed from: a name that is free.
+/// The folder in which a checkpoint is written or removed: a name that is free.
 std::filesystem::path path_aside(const std::filesystem::path& folder, int64_t step);
 bool is_aside(const std::filesystem::path& path);
-/// Where a checkpoint waits until another is in its place: a name that is free.
+/// The folder in which a checkpoint waits until another is in its place: a name that is free.
 std::filesystem::path path_replaced(const std::filesystem::path& folder, int64_t step);
 bool is_replaced(const std::filesystem::path& path);
 

@@ -25,7 +25,7 @@ int64_t rounded_rows(int64_t rows) {
 
 using Histogram = std::map<int64_t, int64_t>;  // how often each number of rows comes up
 
-/// Those of the numbers that are best rounded up to: with the least filler, where each costs `price` rows.
+/// The best of the numbers to round up to: with the least filler, if each costs `price` rows.
 std::vector<int64_t> best_kinds(const Histogram& rows, double price) {
   const std::vector<std::pair<int64_t, int64_t>> sorted(rows.begin(), rows.end());
   const auto count = std::ssize(sorted);

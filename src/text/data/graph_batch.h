@@ -18,7 +18,7 @@ constexpr size_t kGraphBatchTensors = 6;
 /// The sequences of batches whose number of sequences changes: as many, or a few more.
 int64_t round_sequences(int64_t sequences);
 
-/// The size that a kind must have at least. Where there are more sequences than texts, one row of filler is needed.
+/// The size that a kind must have at least. If there are more sequences than texts, one row of filler is needed.
 BatchSize size_of(const PackedBatch& batch, int64_t sequences);
 
 /// Fills the rows up with filler. Sequences beyond the batch's have no tokens. Targets stay as they are.

@@ -14,7 +14,7 @@
 
 namespace mezzo::text {
 
-/// What is read of a row, and the program's flag that names another place for it.
+/// The fields read from a row, and the program's flag that names another column for each.
 struct Column {
   std::string name;
   std::string_view flag;

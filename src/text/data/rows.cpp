@@ -75,7 +75,7 @@ RowArena::Block RowArena::new_block(size_t size) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   size = (size + page - 1) / page * page;
   if (file_ < 0) file_ = open_unlinked(memory_->folder());
-  // Room is taken now: a full disk would end the program by SIGBUS otherwise.
+  // Space is taken now: a full disk would end the program by SIGBUS otherwise.
   const int error = ::posix_fallocate(file_, file_size_, static_cast<off_t>(size));
   TORCH_CHECK(error == 0, memory_->folder().string(),
               ": no space for the rows of the data files: ", std::generic_category().message(error),

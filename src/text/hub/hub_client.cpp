@@ -45,7 +45,7 @@ bool is_redirect(int64_t status) { return status >= 300 && status < 400; }
 /// The server has too much to do, or is restarted.
 bool is_temporary(int64_t status) { return status == 429 || status >= 500; }
 
-/// Where the content of an answer goes; false ends the transfer.
+/// Receives the content of an answer; false ends the transfer.
 using Sink = std::function<bool(int64_t status, std::string_view piece)>;
 
 }  // namespace

@@ -16,7 +16,7 @@ class ByteSource {
   virtual size_t read(std::span<char> bytes) = 0;
 };
 
-/// What the file holds: decompressed, where its name ends in .gz or .zst. A file may be of several compressed parts,
+/// The contents of the file: decompressed, if its name ends in .gz or .zst. A file may be of several compressed parts,
 /// one after the other.
 /// @throws c10::ValueError  naming the file, also if this build of mezzo cannot decompress it.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& file);

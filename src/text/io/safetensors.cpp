@@ -379,7 +379,7 @@ struct NamedTensor {
   const Dtype* dtype;
 };
 
-/// What can be written, in the order in which it will be.
+/// The tensors that can be written, in the order of writing.
 std::vector<NamedTensor> prepare(const NamedTensors& tensors, const std::string& file) {
   std::vector<NamedTensor> prepared;
   for (const auto& [name, tensor] : tensors) {

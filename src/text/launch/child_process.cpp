@@ -69,8 +69,7 @@ void reset_signals() {
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// What the child runs between fork and exec, so calls into the kernel only: another
-/// thread may have held any lock.
+/// The child's code between fork and exec, so calls into the kernel only: another thread may have held any lock.
 [[noreturn]] void become(
     char* const* argv, char* const* envp, const StandardFiles& files, pid_t parent, int failed_exec) {
   ::setpgid(0, 0);

@@ -8,7 +8,7 @@
 
 namespace mezzo::text {
 
-/// Where the ranks of one start meet, and which start it is.
+/// The meeting point of one start's ranks, and the number of the start.
 struct LaunchAttempt {
   std::string master_addr;
   int64_t master_port;

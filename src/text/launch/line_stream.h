@@ -8,7 +8,7 @@
 
 namespace mezzo::text {
 
-/// What a rank says on one of its files, cut into lines.
+/// A rank's output on one of its files, cut into lines.
 class LineStream {
  public:
   using Emit = std::function<void(std::string_view line)>;  ///< without its line feed

@@ -19,7 +19,7 @@ struct NodeFailure {
   std::string message;
 };
 
-/// What a node says of itself.
+/// A node's report on itself.
 struct NodeReport {
   int64_t beat = 0;        ///< grows as long as the launcher lives
   int64_t ready = 0;       ///< the first start that it could take part in: its ranks of earlier ones have ended
@@ -43,7 +43,7 @@ class NodeAgreement {
 
   NodeAgreement(const LaunchOptions& options, Time now);
 
-  /// What follows from `reports`, by node. Node 0's own must be among them.
+  /// The consequences of `reports`, by node. Node 0's own must be among them.
   const NodePlan& decide(const std::map<int64_t, NodeReport>& reports, Time now);
   /// Whether a node that answers still takes part.
   bool others_are_here(const std::map<int64_t, NodeReport>& reports) const;

@@ -14,9 +14,9 @@ namespace mezzo::text {
 /// Milliseconds between two looks at what node 0 has decided.
 inline constexpr int kNodesInterval = 200;
 
-/// Where the launchers of several nodes meet: a c10d store, which the launcher of node 0 hosts. Each says there that it
-/// lives and how its ranks fare, and reads what node 0 decides. A thread talks to the store, since a network that is
-/// gone may hold it up for long.
+/// The meeting point of the launchers of several nodes: a c10d store, which the launcher of node 0 hosts. Each says
+/// there that it lives and how its ranks fare, and reads what node 0 decides. A thread talks to the store, since a
+/// network that is gone may hold it up for long.
 class NodeRendezvous {
  public:
   /// @param store  node 0's own; null on other nodes, which look for it at `master_addr` and `master_port`

@@ -20,7 +20,7 @@ class OutputSink {
   /// Bytes that wait.
   size_t waiting() const { return queue_.size() - written_; }
 
-  /// Nobody reads the file any more. What is written then is dropped.
+  /// Nobody reads the file any more. Output written then is dropped.
   bool is_broken() const { return error_ != 0 && is_broken_pipe_; }
   /// Something could not be written.
   bool has_lost() const { return error_ != 0; }

@@ -37,7 +37,7 @@ std::optional<int64_t> read_field(const fs::path& path, std::string_view key) {
   return std::nullopt;
 }
 
-/// What a version of control groups calls its files.
+/// The file names of a version of control groups.
 struct GroupFiles {
   const char *limit, *usage, *inactive;
 };

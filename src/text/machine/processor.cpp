@@ -24,7 +24,7 @@ constexpr const char* kInstructions[] = {"avx2",        "fma",         "f16c",  
                                          "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8",
                                          "asimd",       "asimddp",     "i8mm",        "bf16",     "sve"};
 
-/// What stands behind the colon in the first line of /proc/cpuinfo that begins with one of `keys`.
+/// The text behind the colon in the first line of /proc/cpuinfo that begins with one of `keys`.
 std::string field_of(const fs::path& cpuinfo, std::initializer_list<std::string_view> keys) {
   std::ifstream file(cpuinfo);
   for (std::string line; std::getline(file, line);) {

@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What the second run needs besides the tensors.
+/// The values that the second run needs besides the tensors.
 struct Recipe : torch::CustomClassHolder {
   Recipe(Segment segment_, size_t num_inputs_)
       : segment(std::move(segment_)), num_inputs(num_inputs_), autocast(AutocastState::current().without_log()) {}

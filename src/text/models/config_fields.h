@@ -12,7 +12,7 @@
 
 namespace mezzo::text {
 
-/// What a family calls the sizes that every one has.
+/// A family's names for the sizes that every family has.
 struct SizeNames {
   const char* hidden_size = "hidden_size";
   const char* num_hidden_layers = "num_hidden_layers";

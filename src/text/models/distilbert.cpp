@@ -16,7 +16,7 @@ constexpr SizeNames kDistilBertSizes{.hidden_size = "dim",
                                      .num_attention_heads = "n_heads",
                                      .intermediate_size = "hidden_dim"};
 
-/// What a `config.json` of model_type "distilbert" says, with the defaults of transformers' DistilBertConfig.
+/// A `config.json` of model_type "distilbert", with the defaults of transformers' DistilBertConfig.
 struct DistilBertConfig : ModelConfig {
   DistilBertConfig() { num_hidden_layers = 6; }
 

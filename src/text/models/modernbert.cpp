@@ -277,7 +277,7 @@ class ModernBertModel : public Encoder {
   bool checkpointing_ = false;
 };
 
-/// What comes before the classifier.
+/// The layers before the classifier.
 class ModernBertPredictionHead : public torch::nn::Module {
  public:
   explicit ModernBertPredictionHead(const ModernBertConfig& config)

@@ -121,7 +121,7 @@ class Dense : public Parametrized {
   uint32_t lora_site_ = 0;
 };
 
-/// Where the texts of a batch lie, as the batch says it.
+/// The places of the texts in a batch.
 inline encoder::SequenceLayoutPtr layout_of(const PackedBatch& batch) {
   const int64_t rows = batch.input_ids.size(0);
   return batch.sequence_table.defined()

@@ -14,7 +14,7 @@ namespace mezzo::text {
 /// @return [B, H] float32, or float64 for such rows; 0 for a sequence without tokens
 at::Tensor mean_of_sequences(const at::Tensor& rows, const encoder::SequenceLayout& layout);
 
-/// What the windows of each text come to, in float32; `outputs` as they are where each text is one.
+/// Pools the windows of each text, in float32; returns `outputs` unchanged if each text is one window.
 /// @param outputs  [B, C]; more rows than there are windows are left out
 /// @param window_counts  of PackedBatch, on the device of `outputs`
 /// @param how  "mean" or "max"

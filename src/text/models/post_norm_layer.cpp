@@ -94,7 +94,7 @@ onnx::Value PostNormLayer::scores_in(onnx::Graph& graph, const onnx::Value& x, c
       graph.mul(graph_split_heads(graph, graph_linear(graph, *query_, x), heads, head_size), scale);
   const onnx::Value key = graph_split_heads(graph, graph_linear(graph, *key_, x), heads, head_size);
   onnx::Value scores = graph.matmul(query, graph.transpose(key, {0, 1, 3, 2}));
-  // What the layer makes of the table is always the same: [heads, head size, R].
+  // The layer's result for the table is always the same: [heads, head size, R].
   const auto positions = [&](const Dense& projection) {
     const at::NoGradGuard no_grad;
     return graph.constant(projection.forward(shared.relative).view({-1, heads, head_size}).permute({1, 2, 0}));

@@ -17,7 +17,7 @@
 
 namespace mezzo::text {
 
-/// Where a family keeps the modules of a layer, by its names for them.
+/// A family's names for the modules of a layer.
 struct PostNormLayerNames {
   std::string_view query, key, value, attention_output, attention_norm, intermediate, output, output_norm;
   std::string_view position_key = {}, position_query = {};  ///< if relative positions have separate projections
@@ -48,7 +48,7 @@ struct PostNormLayerOptions {
   RelativeTermsOptions relative = {};
 };
 
-/// What all layers of a graph share.
+/// Values that all layers of a graph share.
 struct LayerGraph {
   onnx::Value is_seen;         ///< graph_seen_keys()
   at::Tensor relative = {};    ///< as of RelativeEmbeddings::table(); undefined if there are none, …

@@ -40,7 +40,7 @@ class PostNormModel : public ModelForTask {
   const Encoder& encoder() const override { return *encoder_; }
 
  protected:
-  /// Where a table of positions has one for padding, zero that, too.
+  /// If a table of positions has a row for padding, zero it as well.
   void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) override;
 
  private:

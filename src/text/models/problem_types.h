@@ -13,7 +13,7 @@ struct ProblemType {
                                   ///< of texts
 };
 
-/// Those that there is a Task for, which make_task() makes.
+/// Problem types with a Task, which make_task() makes.
 constexpr std::array<ProblemType, 4> kProblemTypes = {{{"single_label_classification", "ForSequenceClassification"},
                                                        {"multi_label_classification", "ForSequenceClassification"},
                                                        {"regression", "ForSequenceClassification"},

@@ -13,7 +13,7 @@
 
 namespace mezzo::text {
 
-/// What the layers of a model learn of distances, as DeBERTa has it.
+/// Learned embeddings of distances, which the layers of a model share, as in DeBERTa.
 struct RelativeEmbeddingsOptions {
   int64_t span = 0;  ///< distances, or buckets of them, to either side: a table of 2 * span rows; 0: there is none
   std::vector<int64_t> rows;  ///< of the table, by distance: see encoder::RelativePositions
@@ -27,7 +27,7 @@ struct RelativeEmbeddingsOptions {
 /// @param buckets  0 or less for none
 std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t buckets, int64_t max_distance);
 
-/// What the texts of a batch need of them.
+/// The part of the embeddings that the texts of a batch need.
 struct RelativeRows {
   at::Tensor embeddings = {};    ///< all, [2 * span, H]; undefined if there are none
   int64_t first = 0, count = 0;  ///< rows of them that the texts need

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where a run is written to, and how it was started: not what makes it another run.
+/// The settings for a run's output, and for how it was started: they do not make it another run.
 constexpr const char* kNotCompared[] = {"output", "overwrite", "resume", "quiet", "keep"};
 
 std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }

@@ -353,7 +353,7 @@ std::string render_pairs(const std::string& heading, const Pairs& pairs) {
   return pairs.empty() ? "" : section(heading, "<div class=\"card\">" + pairs_table(pairs) + "</div>");
 }
 
-/// Those that somebody chose; the others are folded away.
+/// Settings that the user chose; the others are folded away.
 std::string render_settings(const ReportInput& input) {
   Pairs chosen, others;
   for (const auto& setting : input.settings) {

@@ -30,7 +30,7 @@ std::string cut(const std::string& text) {
 
 std::string number(double value) { return std::isfinite(value) ? format_number(value) : "not finite"; }
 
-/// What the scale was after a step, as the next one has it.
+/// The scale after a step, as the next step has it.
 std::string scale_after(const std::vector<StepRecord>& steps, size_t step) {
   return step + 1 < steps.size() ? number(steps[step + 1].loss_scale) : "–";
 }

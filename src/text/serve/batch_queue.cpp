@@ -195,7 +195,7 @@ std::vector<BatchQueue::Part> BatchQueue::next_batch() {
     requests[i]->was_served = true;
     batch.push_back({requests[i], begins[i], count});
   }
-  // Those that were served go behind the others, so that every model and every request gets its turn.
+  // Requests that were served go behind the others, so that every model and every request gets its turn.
   std::ranges::stable_partition(waiting_, [](const auto& one) { return !one->was_served; });
   return batch;
 }

@@ -18,7 +18,7 @@
 
 namespace mezzo::text {
 
-/// What runs batches: a model.
+/// Runs batches: a model.
 class BatchRunner {
  public:
   virtual ~BatchRunner() = default;
@@ -54,7 +54,7 @@ class BatchQueue {
     Clock::time_point deadline;        ///< after which it is given up, between two batches
     std::function<void(Result)> done;  ///< called once, on the queue's thread; it must be quick and not throw
   };
-  /// What has been done since the beginning, and what waits now.
+  /// Counts since the beginning, and the texts that wait now.
   struct Counts {
     int64_t batches = 0, texts = 0, tokens = 0;
     double seconds = 0;  ///< in which batches ran

@@ -2,7 +2,7 @@
 
 #include "mezzo/text/serve/server.h"
 
-/// What stands for a server where libmicrohttpd was not found when mezzo was built.
+/// Replaces the server if libmicrohttpd was not found when mezzo was built.
 namespace mezzo::text {
 
 struct Server::State {};

@@ -9,7 +9,7 @@
 
 namespace mezzo::text {
 
-/// What a client asks a model.
+/// A client's request to a model.
 struct PredictRequest {
   std::string model = {};  ///< by its name; empty if the request names none
   std::vector<std::string> texts = {};

@@ -266,7 +266,8 @@ struct Server::State {
   HttpResponse describe_failure(std::exception_ptr error, std::string_view path) const;
 };
 
-/// The answer to a request that failed. What is not the client's fault is logged; paths of this machine stay here.
+/// The answer to a request that failed. Errors that the client did not cause are logged; paths of this machine stay
+/// here.
 HttpResponse Server::State::describe_failure(std::exception_ptr error, std::string_view path) const {
   const auto failed = [&](int status, const std::string& said, const std::string& why) {
     log(fmt::format("{}: {}", path, why));

@@ -12,7 +12,7 @@
 
 namespace mezzo::text {
 
-/// What a server counts, and tells Prometheus. Thread-safe.
+/// A server's counters, for Prometheus. Thread-safe.
 class ServerMetrics {
  public:
   /// A request has been answered.

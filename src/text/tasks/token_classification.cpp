@@ -32,7 +32,7 @@ std::vector<MetricInfo> token_metrics(bool has_entities) {
   return {{"accuracy", "accuracy"}, {"macro_f1", "macro F1"}, {"weighted_f1", "weighted F1"}};
 }
 
-/// Where the words of a text stand in it, each after the one before: in bytes, and in code points.
+/// The places of a text's words, each after the one before: in bytes, and in code points.
 class WordPlaces {
  public:
   WordPlaces(std::string_view text, std::span<const std::string> words) : text_(text) {

@@ -159,8 +159,7 @@ void BertNormalizer::apply(const Action& element, std::vector<Mark>& marks, Sink
   }
 }
 
-/// Canonical reordering of the marks that stay. Those that go do not matter
-/// to it: the sort is stable.
+/// Canonical reordering of the marks that stay. Removed characters do not matter to it: the sort is stable.
 template <class Sink>
 void BertNormalizer::flush(std::vector<Mark>& marks, Sink& sink) const {
   std::stable_sort(marks.begin(), marks.end(),

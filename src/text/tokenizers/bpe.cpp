@@ -142,7 +142,7 @@ void Bpe::add_merge(const JsonField& field, uint32_t rank, std::string_view left
   merges_.emplace_back(left_id, right_id);
 }
 
-/// What is a token as a whole need not be merged. With `ignore_merges` every token is.
+/// A word that is a token need not be merged. With `ignore_merges` every token is.
 void Bpe::find_whole_words() {
   words_ = WordTable(tokens_.size());
   std::vector<int32_t> ids;

@@ -14,7 +14,7 @@
 
 namespace mezzo::text {
 
-/// What a merge makes of two tokens, by their ids: a hash table without deletion.
+/// The results of merging two tokens, by their ids: a hash table without deletion.
 class MergeTable {
  public:
   struct Merge {

@@ -23,7 +23,8 @@ uint32_t little_endian(std::string_view bytes) {
 }
 
 /// Follows which characters of the result tokenizers takes for the text's first. The result's characters belong to the
-/// text's in turn, whatever they are made of. Those of a shorter replacement belong to the text's last.
+/// text's in turn, whatever they are made of. Surplus characters of a replacement belong to the last character that it
+/// replaces.
 class FirstCharacter {
  public:
   explicit FirstCharacter(const NormalizedText& text) : text_(text) {}
@@ -31,8 +32,8 @@ class FirstCharacter {
   /// @param part  of the text, in whose place stands what `out` has from `begin` on.
   void add(std::string_view part, std::string_view out, size_t begin) {
     const bool is_behind = source_ >= text_.from_first;
-    // What is lost is counted with the character before it, if there is one. If it was one more than it replaced, it
-    // now belongs to the text's next.
+    // A removed character is counted with the character before it, if there is one. If it was one more than it
+    // replaced, it now belongs to the text's next.
     if (begin == out.size() && is_more_ && is_behind) from_first_ = last_begin_;
     if (begin == out.size() || is_behind) is_more_ = false;
     if (is_behind) return;

@@ -23,7 +23,7 @@ class Charsmap : public Normalizer {
   void normalize(NormalizedText& text) const override;
 
  private:
-  /// Where the replacement lies of the shortest key that `text` starts with; -1: none.
+  /// The place of the replacement of the shortest key that `text` starts with; -1: none.
   int64_t find(std::string_view text) const;
   std::string_view replacement(int64_t at) const;
   bool append_replacement(std::string_view part, std::string& out) const;

@@ -44,7 +44,8 @@ size_t find_unk(const json& vocab, const IsUnk& is_unk, size_t otherwise) {
   return otherwise;
 }
 
-/// What is put around texts: special tokens, and "$A" and "$B" in the places of the texts, each with its token type.
+/// The template put around texts: special tokens, and "$A" and "$B" in the places of the texts, each with its token
+/// type.
 using Template = std::vector<std::pair<std::string, unsigned>>;
 
 json template_processing(const Template& single, const Template& pair, const PipelineSpec::FindId& find) {

@@ -22,7 +22,7 @@ struct ClassDefaults {
 /// @param name  what TokenizerConfig::tokenizer_class says, except TokenizersBackend.
 ClassDefaults defaults_of(const std::string& name);
 
-/// What the files of a folder give: a tokenizer.json, or the parts of it that older files tell.
+/// The contents of a folder's files: a tokenizer.json, or the parts of it that older files tell.
 struct GivenFiles {
   std::string source;  // the file of the vocabulary, for messages
   nlohmann::json document = nlohmann::json::object();

@@ -41,7 +41,7 @@ class JsonField {
   int32_t as_id() const;
   JsonField element(size_t i) const { return {(*value_)[i], *file_, name_ + "[" + std::to_string(i) + "]"}; }
   bool bool_or(const char* key, bool otherwise) const { return has(key) ? (*this)[key].as_bool() : otherwise; }
-  /// Likewise, where null says as much as a missing key.
+  /// The same, but null counts as a missing key.
   bool bool_unless_null(const char* key, bool otherwise) const {
     const JsonField field = (*this)[key];
     return field.is_null() ? otherwise : field.as_bool();

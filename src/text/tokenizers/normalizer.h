@@ -20,14 +20,14 @@ struct NormalizedText {
   size_t most = SIZE_MAX;  // bytes; a step may stop once it has made more
 };
 
-/// Where the character ends that byte `i` belongs to; the text's end for a byte behind it.
+/// The end of the character that byte `i` belongs to; the text's end for a byte behind it.
 inline size_t character_end(std::string_view text, size_t i) {
   const auto continues = [&] { return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   for (++i; continues();) ++i;
   return i < text.size() ? i : text.size();
 }
 
-/// What is left of the bytes from the first character behind the first `offset` bytes.
+/// The rest of the bytes from the first character behind the first `offset` bytes.
 inline size_t bytes_behind(size_t from_first, size_t offset) { return from_first > offset ? from_first - offset : 0; }
 
 /// Bytes with which one step replaces a part of a text, at most; the longest of NFKC has 33.

@@ -106,7 +106,7 @@ GivenFiles read_files(const fs::path& folder, const std::string& name) {
   return read_vocab_txt_file(need("vocab.txt"));
 }
 
-/// What mezzo writes into tokenizer_config.json.
+/// The values that mezzo writes into tokenizer_config.json.
 json make_config(const TokenizerConfig& config,
                  const std::string& name,
                  const std::vector<NamedToken>& tokens,

@@ -27,7 +27,7 @@ struct PipelineSpec {
   std::string source;                    // the file of the vocabulary, for messages
   nlohmann::json document;               // as tokenizer.json has it
   std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 if the file has none
-  // Where a class makes its own: "post_processor" of the document, by the ids that tokens have got.
+  // If a class makes its own: "post_processor" of the document, by the ids that tokens have got.
   std::function<nlohmann::json(const FindId&)> post_processor;
   nlohmann::json config;        // what tokenizer_config.json is to say: names of special tokens, model_max_length, ...
   bool has_token_types = true;  // false: all are 0

@@ -10,8 +10,8 @@
 
 namespace mezzo::text {
 
-/// A model of sentencepiece, as its trainer writes it, as far as it makes ids. What the file leaves out has
-/// sentencepiece's defaults.
+/// A model of sentencepiece, as its trainer writes it, as far as it makes ids. Missing fields have sentencepiece's
+/// defaults.
 struct SentencepieceModel {
   enum class Kind : int32_t { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
   enum class PieceType : int32_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };

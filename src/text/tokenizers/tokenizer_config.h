@@ -59,7 +59,7 @@ class TokenizerConfig {
   /// Whether the files name null: then the token does not exist, even if the class has one.
   bool is_dropped(const char* key) const { return config_.contains(key) && config_[key].is_null(); }
 
-  /// What a named special token (such as "unk_token") is, or nullopt if no file says so.
+  /// A named special token (such as "unk_token"), or nullopt if no file defines it.
   std::optional<AddedToken> named_token(const char* key) const;
 
   /// The added tokens in the order in which transformers adds them.

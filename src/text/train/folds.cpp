@@ -63,7 +63,7 @@ void check_folders(const TrainConfig& config) {
                     ": does not belong to a cross-validation of mezzo; pass another --output");
 }
 
-/// What an earlier cross-validation came to says nothing of the one that begins.
+/// Results of an earlier cross-validation say nothing of the one that begins.
 void remove_summary(const TrainConfig& config) {
   std::error_code none;
   fs::remove(config.output / kSummary);

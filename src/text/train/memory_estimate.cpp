@@ -56,7 +56,7 @@ int64_t largest_parameter_bytes(const ModelForTask& model) { return kFloatBytes 
 
 namespace {
 
-/// What the micro-batch keeps, and the work space of the first layer that backward comes to.
+/// The micro-batch's tensors for backward, and the work space of the first layer in backward.
 int64_t activation_bytes(const ModelForTask& whole,
                          Precision precision,
                          const TrainConfig& config,

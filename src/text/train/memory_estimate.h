@@ -10,7 +10,7 @@ namespace mezzo::text {
 
 constexpr int64_t kFloatBytes = 4;
 
-/// What a training run keeps in memory at once, in bytes of tensors on one rank.
+/// The memory that a training run keeps at once, in bytes of tensors on one rank.
 struct MemoryEstimate {
   int64_t weights = 0;
   int64_t optimizer = 0;    ///< moments, and float32 masters

@@ -12,7 +12,7 @@ inline constexpr std::array kRunFiles = {"metrics.jsonl", kWeightsFile,     "con
                                          "vocab.txt",     "tokenizer.json", "tokenizer_config.json",
                                          "report.html",   "int8.json"};
 
-/// Where a run with --lora leaves its adapter.
+/// The folder in which a run with --lora leaves its adapter.
 inline constexpr const char* kAdapterFolder = "adapter";
 
 }  // namespace mezzo::text

@@ -233,9 +233,8 @@ void RunFolder::check_is_there() const {
   TORCH_CHECK(is_there(), config_.output.string(), ": was removed, moved or replaced while the run was going");
 }
 
-/// Without a checkpoint, the best model and the records are all there is of maybe days of
-/// training. Where a process is killed meanwhile, part of them are in the folder aside,
-/// and the next start goes on.
+/// Without a checkpoint, the best model and the records are all there is of maybe days of training. If a process is
+/// killed meanwhile, part of them are in the folder aside, and the next start goes on.
 void RunFolder::keep_records() {
   std::error_code none;
   const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / kWeightsFile;

@@ -17,13 +17,13 @@ namespace mezzo::text {
 /// Of `mezzo launch`, whose ranks this process is one of; empty without.
 std::string launch_id();
 
-/// The settings of a run that a launcher may have started before (`config.restarted`). Where that start has begun its
-/// work in `config.output`, which run.json tells, the run goes on from it, and replaces nothing. Else it begins as that
-/// one did, its batches dealt out in as many shares, though there may be fewer ranks by now. Collective: the main rank
+/// The settings of a run that a launcher may have started before (`config.restarted`). If that start has begun its work
+/// in `config.output`, which run.json tells, the run goes on from it, and replaces nothing. Else it begins as that one
+/// did, its batches dealt out in as many shares, though there may be fewer ranks by now. Collective: the main rank
 /// looks.
 TrainConfig restarted(TrainConfig config, const Ranks& ranks);
 
-/// What a run.json says, as far as it matters for who comes next.
+/// The contents of a run.json that a later run needs.
 struct PresentRun {
   bool finished = false;
   int64_t total_steps = 0;  ///< planned

@@ -21,8 +21,8 @@ RunIdentity::Values final_evaluation_of(const TrainConfig& config, const RunSetu
 /// ranks disagree, naming the first difference. Collective.
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks);
 
-/// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an
-/// earlier one differs. Empty if they agree.
+/// The values of `was` that differ in `is`: "seed was '1', is now '2'". Of a later group nothing where an earlier one
+/// differs. Empty if they agree.
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
 std::string describe_difference(const RunIdentity::Values& was, const RunIdentity::Values& is);
 /// The same of a checkpoint. If the runs agree, whether its best model was chosen by the first metric of `task`.

@@ -44,7 +44,7 @@ class RunKeeper {
                    const RunIdentity& identity,
                    const std::optional<Checkpoint>& resumed);
 
-  /// What is shown and recorded; nullptr on the other ranks.
+  /// The run's output, shown and recorded; nullptr on the other ranks.
   RunOutput* output() { return output_ ? &*output_ : nullptr; }
 
   /// If work(output) fails, the ranks go on to the end of the step together, so that the state in memory can be saved.

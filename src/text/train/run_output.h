@@ -21,9 +21,8 @@
 
 namespace mezzo::text {
 
-/// Everything a run shows and leaves behind, checkpoints apart: metrics.jsonl, tensorboard/,
-/// progress, the model's folder, run.json, report.html. However a run ends, short of being killed,
-/// the last two say so.
+/// Everything a run shows and leaves behind, checkpoints apart: metrics.jsonl, tensorboard/, progress, the model's
+/// folder, run.json, report.html. Unless a run is killed, the last two record how it ended.
 class RunOutput {
  public:
   /// @param folder  after its check: made and cleared here.
@@ -61,7 +60,7 @@ class RunOutput {
   void print_summary() const;
 
  private:
-  /// What is written and said before the first step.
+  /// The output before the first step.
   void begin(const RunPlan& plan, RunFolder& folder, const std::optional<Checkpoint>& resumed, bool has_records);
   /// Only the first of each kind.
   void tell(const WarningRecord& warning);

@@ -11,7 +11,7 @@
 
 namespace mezzo::text {
 
-/// What one rank takes of some texts of the training set.
+/// One rank's part of some texts of the training set.
 struct MicroBatch {
   std::vector<int64_t> indices;
   bool is_stand_in;  ///< there was no text left for this share: it has another's, which is not to count

@@ -40,7 +40,7 @@ std::string tail_of(const fs::path& path, int parents) {
   return tail.string();
 }
 
-/// What is trained on what.
+/// The model that is trained, and its data.
 std::string title_of(const TrainConfig& config) {
   const std::string model = config.model.empty() ? "Fresh weights of " + tail_of(config.model_config, /*parents=*/1)
                                                  : tail_of(hub_name(config.model), /*parents=*/0);

@@ -117,7 +117,7 @@ class Trainer {
     return step.requests.stop;
   }
 
-  /// What is due after a step. Returns false to stop.
+  /// The work due after a step. Returns false to stop.
   bool evaluate_and_save() {
     const int64_t step = run_.state.step;
     bool save_is_due = policy_.save_is_due(step) || save_is_asked_;

@@ -87,7 +87,7 @@ class TrainingModel {
   void restore_best_adapter();
   const std::map<std::string, at::Tensor>& best_adapter() const { return best_adapter_; }
 
-  /// What was exchanged so far; nullopt for one rank.
+  /// The communication so far; nullopt for one rank.
   std::optional<CommunicationRecord> communication() const;
 
  private:

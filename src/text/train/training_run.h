@@ -12,7 +12,7 @@
 
 namespace mezzo::text {
 
-/// What the parts of a trainer share: settings, data, plan, folder and counters.
+/// The state that the parts of a trainer share: settings, data, plan, folder and counters.
 struct TrainingRun {
   /// Reads and checks all. Changes nothing on the disk. Collective.
   /// @param given  gets defaults that depend on the model

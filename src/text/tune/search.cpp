@@ -60,7 +60,7 @@ Trial::Settings recipe_of(const SearchOptions& options) {
   return recipe;
 }
 
-/// Whoever reads that may go away; the trials go on.
+/// The reader of the output may go away; the trials go on.
 void say(const std::string& line) {
   try {
     write_stdout(line + "\n");
@@ -253,7 +253,7 @@ class Search {
     return ranked;
   }
 
-  /// Those that are not among the best go no further.
+  /// Trials that are not among the best go no further.
   void drop(size_t rung) {
     if (rung + 1 == rungs_.size()) {
       return;
@@ -288,7 +288,7 @@ class Search {
             .trials = ranking()};
   }
 
-  /// What is recorded is done, whatever happens next.
+  /// Recorded results are kept, whatever happens next.
   void record(bool finished) const {
     const auto found = result(finished);
     try {

@@ -14,7 +14,7 @@ namespace mezzo::text {
 /// Processes of a search that are under way, each with a trial.
 class TrialRuns {
  public:
-  /// What a process left behind.
+  /// The results of a process that ended.
   struct Outcome {
     Trial* trial;
     ProcessEnd end;
