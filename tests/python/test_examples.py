@@ -109,6 +109,20 @@ def test_a_resumed_run_is_bit_identical():
     assert curves["scales"][0] == curves["scales"][1] != 65536
 
 
+def test_checkpoints_change_no_loss():
+    curves = program("checkpointing")
+    compare(curves, twin("checkpointing", kernels="mezzo"), 1e-6, 0)
+    assert (curves["losses"] == curves["plain_losses"]).all()
+
+
+def test_the_average_of_the_weights_is_better_than_the_last_and_skipped_steps_do_not_count():
+    curves = program("ema")
+    compare(curves, twin("ema", kernels="mezzo"), 1e-6, 0)
+    skipped = (numpy.diff(curves["scales"], prepend=2.0**24) < 0).sum()
+    assert skipped > 0 and curves["n_averaged"] == len(curves["losses"]) - skipped
+    assert curves["averaged"] < 0.9 * curves["last"]
+
+
 def distributed_twin(rank):
     torch.distributed.init_process_group("gloo")
     curves = twin("distributed_data_parallel", kernels="mezzo")
@@ -151,8 +165,8 @@ def test_cnn_says_what_is_wrong_with_its_arguments(tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "basic", "custom_function", "data_parallel", "forward_and_threads", "gpt", "gradient_accumulation", "gradient_clipping",
-    "gradient_penalty", "lstm_language_model", "master_weights", "op_policy", "save_and_resume",
+    "basic", "checkpointing", "custom_function", "data_parallel", "ema", "forward_and_threads", "gpt", "gradient_accumulation",
+    "gradient_clipping", "gradient_penalty", "lstm_language_model", "master_weights", "op_policy", "save_and_resume",
 ])
 def test_learns(name):
     losses = program(name)["losses"]
