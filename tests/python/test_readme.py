@@ -82,7 +82,7 @@ def table(tmp_path):
 def test_the_program_prints_the_lines_of_the_console(table):
     """On a table of fewer rows, in four steps: the words are the same, the numbers differ."""
     for command, expected in console():
-        short = {HUB_NAME: str(MINILM), "mezzo train": f"{PROGRAM} train --max-steps 4 --eval-every 2",
+        short = {"--model MiniLM": f"--model {MINILM}", "mezzo train": f"{PROGRAM} train --max-steps 4 --eval-every 2",
                  "mezzo predict": f"{PROGRAM} predict"}
         for words, others in short.items():
             command = command.replace(words, others)
