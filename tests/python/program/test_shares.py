@@ -142,7 +142,7 @@ def test_a_run_that_is_replaced_decides_no_shares(data, tmp_path):
 @pytest.mark.parametrize("given, message", [
     (["--nproc", 2, "--min-nproc", 3, "--", "train"], "--min-nproc is 3, expected 0 to 2, nproc"),
     (["--nproc", 2, "--min-nproc=-1", "--", "train"], "--min-nproc is -1, expected 0 to 2"),
-    (["--nproc", 2, "--min-nproc", 1, "--max-restarts", 0, "--", "train"], "--max-restarts is 0, expected 1 at least: fewer than 2 ranks"),
+    (["--nproc", 2, "--min-nproc", 1, "--max-restarts", 0, "--", "train"], "--max-restarts is 0, expected 1 or more: only a restart can have fewer than 2 ranks"),
     (["--nproc", 2, "--min-nproc", 1, "--", "predict"], "--min-nproc is for mezzo train"),
     (["--nproc", 2, "--min-nproc", 1, "--nnodes", 2, "--master", "localhost:1", "--", "train"], "--min-nproc is 1, expected 0 for several nodes"),
 ])
