@@ -17,12 +17,12 @@ CATEGORIES = [
     ("waiting for other threads", r"libgomp|libomp|libiomp|sched_yield|pthread_cond|futex"),
     ("matrix products", r"avx\w*::.*(\btile<|\bpack_|\brows_of|product_rows|transpose_8x8)|compute_packed"),
     ("embeddings: sum, layer norm, dropout", r"embedding|add_rows_at"),
-    ("attention", r"attention|softmax|sdpa|Sleef_(finz_)?exp|(baseline|avx\w*)::.*(product_|copy_in|copy_out|transpose|mask_row|"
+    ("attention", r"attention|attend|softmax|sdpa|Sleef_(finz_)?exp|(baseline|avx\w*)::.*(product_|copy_in|copy_out|transpose|mask_row|"
      r"exponentials|pad_scores)"),
     ("layer norm, with bias, dropout and residual", r"layer_?norm|rowwise_moments|::normalise"),
     ("GELU, with bias", r"gelu|vectorized_erf|Sleef_(erf|tanh)|activation"),
     ("dropout and its random numbers", r"dropout|philox|bernoulli|random_words"),
-    ("optimizer", r"adam|\blamb(_|\b)|\bsgd|gradient_summary|sum_of_squares|non_finite"),
+    ("optimizer", r"adam|kernels::cpu::avx\w*::.*::update<|\blamb(_|\b)|\bsgd|gradient_summary|sum_of_squares|non_finite"),
     ("choosing rows", r"index_select|index_add|index_put|gather|scatter"),
     ("matrix products", r"gemm|mkl_|dnnl|oneapi|addmm|//anon|\(\[anon|perf-\d+\.map"),
     ("casts and copies", r"convert|from_float|to_float|copy_|_copy|memcpy|memmove|half_copy|\bcast"),

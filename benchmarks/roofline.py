@@ -1,10 +1,11 @@
-"""A training step's share of the processor's measured peak, and the uses of the remaining time. Writes
-benchmarks/results/roofline.md.
+"""A training step's percent of the processor's measured peak, and the uses of the remaining time. Writes
+benchmarks/results/roofline.md. Takes about 5 minutes on two processors.
 
 `mezzo doctor` measures the peak: multiply-add instructions on registers alone.
 """
 import json
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
@@ -51,26 +52,36 @@ def flags_of(folder, model, precision, options):
             "--limit", options.limit, "--precision", precision, "--batch-size", BATCH]
 
 
-def limit_rows(folder, model, precision, options):
+def measure(folder, model, precision, options, limits):
+    """Steps and limits in turn. The clock changes, so the best of all runs of `mezzo doctor` counts."""
+    steps = []
+    for _ in range(options.rounds):
+        steps += measured_steps(folder, model, precision, options)
+        peaks, copied = examine()
+        for name, rate in (*peaks.items(), ("copy", copied)):
+            limits[name] = max(limits.get(name, 0), rate)
+    return steps
+
+
+def limit_row(title, steps, length, model, precision, limits):
     """The step against its limits: a row of the first table."""
     # Where products of a precision would run in plain loops, mezzo multiplies in float32.
     computed = "fp32" if products.is_emulated(precision) else precision
-    steps, peak, bandwidth = [], 0, 0
-    for _ in range(options.rounds):  # steps and peaks in turn; the clock changes, so the best peak counts
-        steps += measured_steps(folder, model, precision, options)
-        peaks, copied = examine()
-        peak, bandwidth = max(peak, peaks[computed]), max(bandwidth, copied)
+    peak = limits[computed]
     seconds = [step["seconds"] for step in steps]
     flops = statistics.mean(products.flops_of_step(model, step["tokens"], BATCH) for step in steps)
     # Forward has two products of L x L x H a text and layer, backward five with the one that it
     # repeats; the last layer has one query a text.
-    attention = 14 * BATCH * mean_square_length(folder, options) * model["hidden_size"] * (model["num_hidden_layers"] - 1)
-    optimizer = parameters(model) * (28 + (2 if precision != "fp32" else 0)) / bandwidth
+    attention = 14 * BATCH * length * model["hidden_size"] * (model["num_hidden_layers"] - 1)
+    optimizer = parameters(model) * (28 + (2 if precision != "fp32" else 0)) / limits["copy"]
     a_step = statistics.mean(seconds)
+    share = (flops + attention) / a_step / peak
+    if share > 1:
+        sys.exit(f"roofline.py: {title} reaches {share:.0%} of the measured peak, so other programs slowed `mezzo doctor`. Run it on an idle machine.")
     milliseconds = [1000 * value for value in (a_step, flops / peak, attention / peak, optimizer)]
     rest = milliseconds[0] - sum(milliseconds[1:])
-    return [f"{(flops + attention) / a_step / peak:.0%}", *(f"{value:.1f}" for value in milliseconds), f"{rest:.1f}",
-            f"{(flops + attention) / 1e9:.3g}", f"{peak / 1e9:.0f}", support.spread([1000 * s for s in seconds], 0), computed]
+    return [title, f"{100 * share:.0f} %", *(f"{value:.1f}" for value in milliseconds), f"{rest:.1f}", f"{(flops + attention) / 1e9:.3g}", f"{peak / 1e9:.0f}",
+            support.spread([1000 * s for s in seconds], 0), computed]
 
 
 def main():
@@ -88,27 +99,29 @@ def main():
         options.rounds, options.steps, options.warmup, options.sample_seconds, options.limit = 1, 4, 1, 3, 400
         models = {"tiny": support.TINY}
 
-    rows, sections = [], []
+    measured, limits, sections = [], {}, []
     no_profile = profile_step.missing()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for model_name, model in models.items():
             for precision in options.precisions:
                 title = f"BERT {model['num_hidden_layers']} × {model['hidden_size']}, {precision}"
-                rows.append([title, *limit_rows(folder, model, precision, options)])
-                print(rows[-1], flush=True)
+                print(title, file=sys.stderr, flush=True)
+                steps = measure(folder, model, precision, options, limits)
+                measured.append((title, steps, mean_square_length(folder, options), model, precision))
                 if not no_profile:
                     places, milliseconds = profile_step.profile(folder, flags_of(folder, model, precision, options),
                                                                 options.warmup, options.sample_seconds)
                     sections += [f"## {title}", *profile_step.tables(places, milliseconds, torch.get_num_threads())]
+    rows = [limit_row(*each, limits) for each in measured]
     about = (
         f"Emotion data set, packed batches of {BATCH} texts, {options.rounds} × {options.steps} steps after {options.warmup} of"
         f" warm-up; {torch.get_num_threads()} threads.\n\n- Peak: `mezzo doctor`, multiply-add instructions on registers alone, all"
-        " threads; the best of all rounds.\n- Products: those of forward and backward, with one row a text in the last layer, at the peak."
+        " threads; the best of all runs.\n- Products: those of forward and backward, with one row a text in the last layer, at the peak."
         "\n- Attention: 14 L² H operations a text and layer except the last, at the peak.\n- Optimizer: weights and two moments read and"
         " written, gradients read, a half-precision copy written if there is one, at the speed of a copy.\n- Rest: the step without"
         " these limits.\n- Multiplied in: float32 where LibTorch has no products for a precision.")
-    heads = ["", "share of the peak", "step, ms", "products at the peak, ms", "attention at the peak, ms",
+    heads = ["", "percent of the peak", "step, ms", "products at the peak, ms", "attention at the peak, ms",
              "optimizer at copy speed, ms", "rest, ms", "GFLOP a step", "peak, GFLOP/s", "step, ms: median (least to most)",
              "multiplied in"]
     profiles = [no_profile] if no_profile else [
