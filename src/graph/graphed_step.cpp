@@ -12,8 +12,11 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "amp/op_watchers.h"
@@ -41,12 +44,40 @@ void keep_no_casts(c10::DeviceType type) {
   }
 }
 
+/// The stream of one GraphedStep, or of several if LibTorch's pool has no more. Then one call at a time uses it: a
+/// recording takes all work of its stream, from any thread.
+struct StepStream {
+  const c10::Stream stream;
+  std::recursive_mutex mutex = {};  // recursive, as a step may call another
+};
+
+std::shared_ptr<StepStream> take_stream(c10::Device device) {
+  constexpr int kPooledStreams = 32;  // of CUDA, which hands them out in turn
+  static std::mutex mutex;
+  static auto* const taken = new std::unordered_map<c10::Stream, std::weak_ptr<StepStream>>;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<StepStream> found;
+  for (int i = 0; i < kPooledStreams; ++i) {
+    const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    auto& user = (*taken)[stream];
+    found = user.lock();
+    if (!found) {
+      found = std::make_shared<StepStream>(stream);
+      user = found;
+      break;
+    }
+  }
+  return found;
+}
+
 /// Makes the step's stream current while this lives. It follows the caller's earlier work, and the caller's later work
 /// follows it.
 class OnStream {
  public:
-  explicit OnStream(c10::Stream stream)
-      : stream_(stream), caller_(c10::impl::VirtualGuardImpl(stream.device_type()).getStream(stream.device())) {
+  explicit OnStream(StepStream& of_step)
+      : lock_(of_step.mutex),
+        stream_(of_step.stream),
+        caller_(c10::impl::VirtualGuardImpl(stream_.device_type()).getStream(stream_.device())) {
     put_in_order(caller_, stream_);
     guard_.reset_stream(stream_);
   }
@@ -69,6 +100,7 @@ class OnStream {
   }
 
  private:
+  const std::lock_guard<std::recursive_mutex> lock_;
   const c10::Stream stream_, caller_;
   c10::OptionalStreamGuard guard_;
 };
@@ -138,10 +170,9 @@ struct GraphedStep::Bucket {
 class GraphedStep::Graphs {
  public:
   explicit Graphs(c10::Device device, std::unique_ptr<DeviceGraphs> graphs)
-      : stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
-        of_device(std::move(graphs)) {}
+      : stream(take_stream(device)), of_device(std::move(graphs)) {}
 
-  const c10::Stream stream;
+  const std::shared_ptr<StepStream> stream;
   const std::unique_ptr<DeviceGraphs> of_device;
   std::map<Key, Bucket> buckets;
   int64_t calls = 0;
@@ -250,7 +281,7 @@ Tensors GraphedStep::operator()(const Tensors& inputs, at::IntArrayRef numbers) 
   if (!graphs_ || graphs_->of_device->is_recording()) {
     return run_eagerly(usable, std::move(reason));
   }
-  const OnStream on_stream(graphs_->stream);
+  const OnStream on_stream(*graphs_->stream);
   auto outputs = run_eagerly(usable, std::move(reason));
   on_stream.hand_over(outputs);
   return outputs;
@@ -269,7 +300,7 @@ Tensors GraphedStep::run_eagerly(const Tensors& inputs, std::string reason) {
 
 /// A call that may have a graph: warm-up, or a recording and its replay, or a replay.
 Tensors GraphedStep::run(const Tensors& inputs, at::IntArrayRef numbers) {
-  const OnStream on_stream(graphs_->stream);
+  const OnStream on_stream(*graphs_->stream);
   Bucket& bucket = graphs_->bucket_of(key_of(inputs, numbers, device_.type()));
   if (bucket.graph) {
     drop_if_moved(bucket);

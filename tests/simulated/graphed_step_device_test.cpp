@@ -4,6 +4,9 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <chrono>
+#include <future>
+
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/finite_tracer.h"
@@ -425,6 +428,38 @@ TEST_F(GraphedStepDeviceTest, DropsTheGraphThatWasNotUsedForTheLongestTime) {
   EXPECT_FALSE(call(3));
   EXPECT_EQ(step.counts().recorded, 4);
   EXPECT_EQ(weight[0].item<float>(), 1 + 1 + 1 + 2 + 2 + 1 + 3 + 3 + 1 + 2 + 2 + 3);
+}
+
+/// As a server that loads a model while another model answers. A recording takes all work of its stream.
+TEST_F(GraphedStepDeviceTest, RecordsNoWorkOfOtherThreads) {
+  constexpr int kPooledStreams = 4;  // of the simulated device, which hands them out in turn
+  for (const bool all_are_taken : {false, true}) {
+    SCOPED_TRACE(all_are_taken);
+    GraphedStep* other = nullptr;
+    std::future<float> answer;
+    int calls = 0;
+    GraphedStep step(
+        device,
+        [&](const Tensors& inputs) {
+          if (++calls == 2) {
+            answer = std::async(std::launch::async, [&] { return (*other)({at::full({1}, 3.0f)})[0].item<float>(); });
+            answer.wait_for(all_are_taken ? std::chrono::milliseconds(200) : std::chrono::hours(1));
+          }
+          return Tensors{inputs[0] * 2};
+        },
+        GraphedStepOptions().warmup_steps(1));
+    std::vector<std::unique_ptr<GraphedStep>> users;
+    for (int i = 1; i < kPooledStreams; ++i) {
+      users.push_back(std::make_unique<GraphedStep>(device, add));
+      if (!all_are_taken) users.clear();
+    }
+    GraphedStep shares(device, [](const Tensors& inputs) { return Tensors{inputs[0] * 5}; });
+    other = &shares;
+    step({ones({1})});
+    EXPECT_EQ(step({ones({1})})[0].item<float>(), 2);
+    EXPECT_EQ(answer.get(), 15);
+    EXPECT_EQ(step({ones({1}) * 4})[0].item<float>(), 8);
+  }
 }
 
 TEST_F(GraphedStepDeviceTest, RecordsAnewAfterAReset) {
