@@ -347,7 +347,8 @@ void GraphedStep::drop_if_moved(Bucket& bucket) {
 }
 
 void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
-  if (graphs_->drop_oldest(/*with_graph=*/true, options_.max_graphs() - 1) && ++counts_.dropped == 1) {
+  if (graphs_->drop_oldest(/*with_graph=*/true, options_.max_graphs() - 1) && ++counts_.dropped == 1 &&
+      options_.warn_on_drop()) {
     TORCH_WARN(
         "GraphedStep: inputs have more than max_graphs = ", options_.max_graphs(),
         " combinations of shapes, so graphs are dropped and recorded again. Pad to fewer shapes, or raise max_graphs.");

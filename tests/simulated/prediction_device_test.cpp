@@ -156,9 +156,11 @@ TEST_F(PredictionDeviceTest, WaitsOnceABatch) {
 TEST_F(PredictionDeviceTest, KeepsNoMoreGraphsThanItMay) {
   const Case how;
   const auto model = model_of(how, device);
-  RecordedForward recorded(*model, how.precision, GraphedStepOptions().warmup_steps(1).max_graphs(2));
+  RecordedForward recorded(*model, how.precision, RecordedForward::usual_options().warmup_steps(1).max_graphs(2));
+  testing::internal::CaptureStderr();
   predict(how, &recorded, *model);
   predict(how, &recorded, *model);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "users of the program can change no max_graphs";
   EXPECT_GT(recorded.counts().recorded, 2);
   EXPECT_EQ(recorded.counts().recorded - recorded.counts().dropped, 2);
 }

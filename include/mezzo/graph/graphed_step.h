@@ -24,6 +24,8 @@ struct GraphedStepOptions {
   /// graph, because warm-up comes first. The last 1,024 shapes without a graph are remembered;
   /// others warm up again.
   TORCH_ARG(int64_t, max_graphs) = 8;
+  /// Whether a warning names `max_graphs` when a graph is replaced for the first time.
+  TORCH_ARG(bool, warn_on_drop) = true;
   /// false: every call runs eagerly.
   TORCH_ARG(bool, enabled) = true;
 };

@@ -21,7 +21,10 @@ namespace mezzo::text {
 class RecordedForward {
  public:
   /// A recording takes as long as some ten passes, so even batches that make graphs drop each other wait seldom.
-  static GraphedStepOptions usual_options() { return GraphedStepOptions().warmup_steps(16).max_graphs(64); }
+  /// The texts decide on the kinds of batches, so a warning would have no advice.
+  static GraphedStepOptions usual_options() {
+    return GraphedStepOptions().warmup_steps(16).max_graphs(64).warn_on_drop(false);
+  }
 
   /// @param model  must outlive this; in eval mode whenever run() is called
   /// @param precision  of the caller's autocast
