@@ -1,7 +1,7 @@
 """Times of an older mezzo beside today's: training steps, prediction in int8, one text. Writes benchmarks/results/regression.md.
 
     python benchmarks/regression.py                             # the newest tag
-    python benchmarks/regression.py REVISION                    # builds REVISION below build/old: 30 minutes on two processors
+    python benchmarks/regression.py REVISION                    # builds REVISION below build/old, which takes half an hour
     python benchmarks/regression.py REVISION --old DIR/mezzo    # REVISION is built already
 
 The measurements take about 8 minutes on two processors. Both programs get flags that the first version has.
@@ -29,15 +29,16 @@ def git(*arguments):
 
 
 def built(commit):
-    """The program of a commit, built in a work tree below build/old."""
+    """The program of a commit, built in a work tree below build/old against today's LibTorch."""
     tree = support.ROOT / "build/old" / commit
-    if not tree.exists() and git("worktree", "add", "--detach", str(tree), commit) is None:
+    if not tree.exists() and git("worktree", "add", "--force", "--detach", tree, commit) is None:
         sys.exit(f"regression.py: git cannot check out {commit} in {tree}")
     program = tree / "build/release/bin/mezzo"
     if not program.exists():
         print(f"regression.py: building {commit} in {tree}", file=sys.stderr, flush=True)
-        if subprocess.run(["bash", "scripts/build.sh"], cwd=tree, env={"MEZZO_VENV": sys.prefix, **os.environ}, stdout=sys.stderr).returncode:
-            sys.exit(f"regression.py: {commit} does not build. Build it yourself, and pass its program with --old")
+        for command in ["--preset", "release", "-DMEZZO_BUILD_TESTS=OFF", f"-DMEZZO_VENV={sys.prefix}"], ["--build", "build/release"]:
+            if subprocess.run(["cmake", *command], cwd=tree, stdout=sys.stderr).returncode:
+                sys.exit(f"regression.py: {commit} does not build. Build it yourself, and pass its program with --old")
     return program
 
 
@@ -57,11 +58,7 @@ def flags():
     parser.add_argument("revision", nargs="?", help="of the older program; the newest tag if left out")
     parser.add_argument("--old", type=Path, metavar="PROGRAM", help="REVISION's mezzo, which is built already")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mezzo-steps", type=int, default=20, help="measured training steps of a round")
-    parser.add_argument("--warmup", type=int, default=4, help="steps before them")
-    parser.add_argument("--texts", type=int, default=1000, help="to predict")
-    parser.add_argument("--limit", type=int, default=2000, help="texts to train on")
-    parser.add_argument("--threads", type=int, default=0)
+    parser.set_defaults(mezzo_steps=20, warmup=4, texts=1000, limit=2000, threads=0)  # of training.py
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.mezzo_steps, options.warmup, options.texts, options.limit = 2, 4, 1, 200, 400

@@ -38,7 +38,7 @@ def serving(milliseconds, in_readme=False):
     task = {"en": f"`mezzo serve`, 99 % within {milliseconds} ms", "zh": f"`mezzo serve`，99% 在 {milliseconds} ms 内"}
     row = str(milliseconds)
     peers = tuple((row, f"onnxruntime, fp32, {how}") for how in ("one by one", "batches"))
-    return Comparison(task, "fp32", "zen4/serve.md", "MiniLM", (row, "mezzo, fp32"), peers, "onnxruntime", in_readme)
+    return Comparison(task, "fp32", "serve.md", "MiniLM", (row, "mezzo, fp32"), peers, "onnxruntime", in_readme)
 
 
 def on_gpu(name, precision, row, in_readme=False):
@@ -52,7 +52,7 @@ COMPARISONS = [
     on_gpu("h200", "bf16", "BERT-base, bf16", True),
     on_gpu("h100", "fp16", "BERT-base, fp16 with GradScaler"),
     Comparison(prediction("BERT-base"), "bf16", "training.md", "Prediction, BERT 12 × 768, bf16", ("mezzo", "texts/s"), P2),
-    Comparison(prediction("MiniLM"), "int8", "zen4/int8.md", "MiniLM (6 × 384)", ("mezzo int8", "texts/s"), rows_of("onnxruntime int8"), "onnxruntime", True),
+    Comparison(prediction("MiniLM"), "int8", "int8.md", "MiniLM (6 × 384)", ("mezzo int8", "texts/s"), rows_of("onnxruntime int8"), "onnxruntime", True),
     serving(100, True),
     serving(20),
 ]
