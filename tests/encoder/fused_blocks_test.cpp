@@ -523,11 +523,26 @@ TEST(FusedEmbeddings, GiveCallersAndHooksADenseGradientWhereOneIsThere) {
     EXPECT_TRUE(at::equal(gradient, once));
   };
   expect_once(torch::autograd::grad({loss()}, {words}).front());
-  at::Tensor seen;
-  words.register_hook([&](const at::Tensor& gradient) { seen = gradient; });
+  struct Looks : torch::autograd::FunctionPreHook {
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+      seen = gradients.front();
+      return gradients;
+    }
+    at::Tensor seen;
+  };
+  const auto accumulator = torch::autograd::impl::grad_accumulator(words);
+  auto looks = std::make_unique<Looks>();
+  const at::Tensor& seen_by_node = looks->seen;
+  accumulator->add_pre_hook(std::move(looks));
   loss().backward();
-  expect_once(seen);
+  expect_once(seen_by_node);
   EXPECT_TRUE(at::equal(words.grad(), 2 * once));
+  at::Tensor seen;
+  places.register_hook([&](const at::Tensor& gradient) { seen = gradient; });
+  const auto before = places.grad().clone();
+  loss().backward();
+  ASSERT_EQ(seen.layout(), at::kStrided);
+  EXPECT_TRUE(at::allclose(places.grad(), before + seen, 1e-6, 1e-6));
 }
 
 TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {

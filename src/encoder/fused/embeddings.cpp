@@ -12,10 +12,14 @@ namespace mezzo::encoder::fused {
 namespace {
 
 /// Whether this backward adds the gradient of `table` to an existing one, without showing it to others. Others are
-/// torch::autograd::grad, which names its inputs, and hooks.
+/// torch::autograd::grad, which names its inputs, and hooks of the tensor or of its AccumulateGrad.
 bool is_only_added(const at::Tensor& table) {
-  return table.is_leaf() && table.grad().defined() && torch::autograd::impl::hooks(table).empty() &&
-         torch::autograd::get_current_graph_task_exec_info()->empty();
+  if (!table.is_leaf() || !table.grad().defined() || !torch::autograd::impl::hooks(table).empty() ||
+      !torch::autograd::get_current_graph_task_exec_info()->empty()) {
+    return false;
+  }
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(table);
+  return accumulator == nullptr || accumulator->pre_hooks().empty();
 }
 
 /// The gradient of an embedding table from that of its rows, as they were looked up. On the CPU a
