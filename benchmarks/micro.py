@@ -14,7 +14,7 @@ PEERS = {"optimizer_step": "optimizer_step.py"}  # prints more rows for the tabl
 PAGES = {
     "bert_blocks": ("The fused parts of a BERT layer",
                     "Forward and backward over the rows of 32 texts of 8 to 31 tokens. ATen: the same of LibTorch's operations, with the"
-                    " same dropout masks. Bare products: the block's matrix products alone, repeated on the same memory."),
+                    " same dropout masks. LibTorch's products: the block's matrix products without the other operations."),
     "finite_tracer": ("What FiniteTracer costs",
                       "One thread. Forward and backward of eight layers of 512 units, batches of 256, float32."),
     "half_compute": ("Half precision on a CPU without instructions for it",
