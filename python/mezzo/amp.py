@@ -387,6 +387,11 @@ class FiniteTracer(_Scope):
         self._tracer = super()._begin()
         return self._tracer
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self._tracer is not None:
+            raise TypeError("a FiniteTracer that has traced cannot be copied or pickled; keep its first")
+        return super().__getstate__()
+
     @property
     def first(self) -> NonFiniteOp | None:
         """The first op found so far; also after the block."""
@@ -490,6 +495,9 @@ class MasterWeights:
         """
         self._weights.load_state_dict({name: checked(value, Tensor, f"entry {name!r}") for name, value in state_dict.items()})
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a MasterWeights cannot be copied or pickled; save its state_dict()")
+
 
 class _NormRole:
     """mezzo::NormRole."""
@@ -518,6 +526,11 @@ class StepResult:
         self._result = result  # None of a disabled scaler, whose optimizer says if it `skipped`
         self._skipped = skipped
         self.returned = returned
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._result is not None:
+            raise TypeError("a StepResult cannot be copied or pickled; keep its stepped()")
+        return self.__dict__
 
     def stepped(self) -> bool:
         """Whether the parameters were updated. Waits for the device, if the optimizer decided there."""

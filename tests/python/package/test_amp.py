@@ -538,6 +538,25 @@ def test_a_policy_is_a_value():
             copy_of(log)
 
 
+def test_what_cannot_be_pickled_says_what_to_keep():
+    model, scaler = nn.Linear(2, 1), mezzo.GradScaler("cpu")
+    masters = mezzo.MasterWeights(model, torch.bfloat16)
+    optimizer = torch.optim.SGD(masters.parameters(), lr=0.1)
+    scaler.scale(model(torch.ones(1, 2, dtype=torch.bfloat16)).sum()).backward()
+    masters.accumulate_gradients()
+    with mezzo.FiniteTracer() as tracer:
+        torch.zeros(2).log()
+    for kept, advice in ((masters, r"a MasterWeights .* save its state_dict\(\)"),
+                         (scaler.step(optimizer), r"a StepResult .* keep its stepped\(\)"),
+                         (tracer, "a FiniteTracer that has traced .* keep its first")):
+        for copy_of in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=advice):
+                copy_of(kept)
+    assert str(pickle.loads(pickle.dumps(tracer.first))) == str(tracer.first)
+    assert pickle.loads(pickle.dumps(mezzo.FiniteTracer())).first is None
+    assert pickle.loads(pickle.dumps(mezzo.GradScaler("cpu", enabled=False).step(optimizer))).stepped()
+
+
 # --- master weights and advice
 
 class WithNorms(nn.Module):
