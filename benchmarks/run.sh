@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Sets up, builds, and runs every benchmark, one after the other; each writes a page of
-# benchmarks/results. Takes hours if the processor has no instructions for bf16. --quick: checks
-# that all of them run, on tiny models, into a temporary folder. NAME...: only these, e.g. bash
-# benchmarks/run.sh training roofline
+# benchmarks/results. Takes hours. The list "others" names the pages that other commands make.
+#   bash benchmarks/run.sh                      all of them
+#   bash benchmarks/run.sh training roofline    only these
+#   bash benchmarks/run.sh --quick              whether all of them run: tiny models, pages in a temporary folder
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=(micro autocast_overhead tokenizer startup serve training optimize model_families int8 roofline flat curves threads scaling slow_link saving restarts gpu)
+others=(
+  "regression: python benchmarks/regression.py REVISION"
+  "defaults: python benchmarks/defaults.py"
+  "newcomer: python benchmarks/newcomer.py"
+  "crash_test: python tools/crash_test.py --trials 3000 --jobs 2 --results benchmarks/results"
+  "fuzzing: python tools/fuzz.py --seconds 3600 --log tests/fuzz/runs.jsonl --results benchmarks/results"
+  "model_families_512_bf16: python benchmarks/model_families.py --precisions bf16 --lengths 512, then renamed"
+)
 flags=() names=()
 for argument in "$@"; do
   case $argument in
@@ -36,3 +45,7 @@ for name in "${names[@]}"; do
 done
 ((${#failed[@]} == 0)) || { echo "run.sh: failed: ${failed[*]}" >&2; exit 1; }
 echo "run.sh: pages in ${flags[2]:-benchmarks/results}" >&2
+if ((${#names[@]} == ${#all[@]})); then
+  echo "run.sh: it does not make the folders of other machines, nor these pages:" >&2
+  printf '  %s\n' "${others[@]}" >&2
+fi

@@ -1,5 +1,6 @@
 """Figures of README and of docs/speed.md equal the figures of the linked pages."""
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,6 +92,16 @@ def test_commits_and_dates_of_speed_are_on_the_pages():
         for page in pages_of(line):
             for fact in re.findall(r"\d{4}-\d\d-\d\d|\b[0-9a-f]{7,8}(?:-dirty)?\b", line):
                 assert fact in page, (fact, line)
+
+
+def test_pages_that_nothing_quotes_are_history():
+    found = subprocess.run(["git", "ls-files", "README*.md", "SECURITY.md", "docs/*.md", "benchmarks/results/*.md"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in found.stdout.split() if (ROOT / name).exists()]
+    if found.returncode != 0:
+        pytest.skip("git has no history here")
+    pages = {file for file in files if ROOT / "benchmarks/results" in file.parents}
+    quoted = {(file.parent / link).resolve() for file in files if file not in pages for link in re.findall(r"\]\(([^)\s]*benchmarks/results/[^)\s]+\.md)\)", file.read_text())}
+    assert {page for page in pages if "\nHistory: " in page.read_text()} == pages - quoted
 
 
 def test_the_citation_has_the_version():
