@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Packs the builds of scripts/build.sh into a wheel for pip, in place of DIR/mezzo-*.whl, and compiles nothing. Each BUILD is a
 # folder that was built with another minor version of torch.
-#   bash scripts/wheel.sh [--output DIR] [BUILD…]     by default dist and build/release
+#   bash scripts/wheel.sh [--output DIR] [BUILD…]     by default dist and build/release of the repository
 set -euo pipefail
 output=dist builds=()
 while (($#)); do
   case $1 in
     --output) (($# > 1)) || { echo "wheel: --output needs a folder" >&2; exit 2; }; output=$(realpath -m "$2"); shift ;;
     -*) echo "wheel: what is \"$1\"? Say bash scripts/wheel.sh [--output DIR] [BUILD…]" >&2; exit 2 ;;
-    *) builds+=("$1") ;;
+    *) builds+=("$(realpath -m "$1")") ;;
   esac
   shift
 done

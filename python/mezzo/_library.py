@@ -22,11 +22,16 @@ def package_folder(name: str) -> str | None:
 def torch_version() -> str:
     """The installed torch's version without the patch, such as 2.13."""
     folder = package_folder("torch")
-    if folder is None or not os.path.isfile(os.path.join(folder, "version.py")):  # as pip may leave the folder
+    path = os.path.join(folder or "", "version.py")
+    if folder is None or not os.path.isfile(path):  # as pip may leave the folder
         raise UnsupportedTorch(f"mezzo needs torch, and this Python has none: pip install 'torch=={builds()[-1]}.*'")
-    with open(os.path.join(folder, "version.py")) as file:
-        version = next(line for line in file if line.startswith("__version__"))
-    return ".".join(version.split("'")[1].split(".")[:2])
+    with open(path, errors="replace") as file:
+        line = next((line for line in file if line.startswith("__version__")), "")
+    version = "".join(line.split("'")[1:2]).split(".")[:2]
+    if len(version) < 2:
+        raise UnsupportedTorch(f"{path} does not give torch's version; install torch again: "
+                               f"pip install --force-reinstall 'torch=={builds()[-1]}.*'")
+    return ".".join(version)
 
 
 def builds() -> list[str]:

@@ -91,8 +91,9 @@ def libraries(wheel, tmp_path_factory):
 def test_packing_without_a_build_or_with_two_for_one_torch_is_refused(tmp_path):
     for arguments, status, words in ((["--dist"], 2, "what is \"--dist\"?"), (["--output"], 2, "--output needs a folder"),
                                      ([tmp_path], 1, f"{tmp_path} holds no build for Python; run"),
+                                     (["of_the_caller"], 1, f"{tmp_path}/of_the_caller holds no build for Python; run"),
                                      ([BUILD, BUILD], 1, f"{BUILD} is one more build for torch ")):
-        said = pack(*arguments, check=False)
+        said = pack(*arguments, check=False, cwd=tmp_path)
         assert said.returncode == status and said.stderr.startswith(f"wheel: {words}") and said.stderr.count("\n") == 1, said
 
 
@@ -183,6 +184,12 @@ def test_another_torch_or_none_is_one_sentence_with_the_fix(beside, tmp_path):
     said = beside.mezzo("--version", check=False, variables={"PYTHONPATH": str(tmp_path)})
     assert (said.returncode, said.stderr) == (
         1, f"mezzo: mezzo has builds for torch {builds}, and torch 9.9 is installed: pip install 'torch=={builds}.*'\n")
+    for torn in ("", "__version__ = None\n", b"\xff"):  # by a full disk
+        (tmp_path / "torch/version.py").write_bytes(torn if isinstance(torn, bytes) else torn.encode())
+        said = beside.mezzo("--version", check=False, variables={"PYTHONPATH": str(tmp_path)})
+        assert (said.returncode, said.stderr) == (
+            1, f"mezzo: {tmp_path}/torch/version.py does not give torch's version; install torch again: "
+               f"pip install --force-reinstall 'torch=={builds}.*'\n")
     (tmp_path / "emptied/torch").mkdir(parents=True)  # what pip may leave of an uninstalled torch
     (beside.site / "torch").rename(beside.site / "hidden")
     try:
