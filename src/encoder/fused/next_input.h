@@ -12,7 +12,8 @@
 namespace mezzo::encoder::fused {
 
 /// Rows that a block's output carries to the next block: the same rows in the dtype of the next products, written by
-/// the same kernel. So no cast reads the output.
+/// the same kernel. So no cast reads the output. In-place changes of the output through `data()` are not seen,
+/// because autograd does not count them.
 class NextInput : public c10::BackendMeta {
  public:
   /// An inference tensor carries none, as it does not count its changes.

@@ -96,7 +96,8 @@ class ModelForTask : public torch::nn::Module {
   /// Keeps copies in half precision of the encoder layers' weight matrices, so that autocast to
   /// `dtype` casts none of them. Make each the `half_copy` of its parameter in an optimizer of
   /// mezzo, which refreshes it with the weight. If a weight was changed otherwise, its copy is made
-  /// again at the next use.
+  /// again at the next use. Changes through `data()` or `set_data` are not seen, because autograd
+  /// counts neither.
   /// @param dtype  kHalf or kBFloat16
   /// @return The copies, by the parameter's name. Empty on devices without fused blocks, which
   ///     alone read the copies. Blocks are fused on CPUs and, in builds with CUDA kernels, on CUDA
