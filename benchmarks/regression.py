@@ -82,11 +82,10 @@ def main():
         for workload in WORKLOADS:
             if options.quick:
                 workload.model = support.TINY
-            taken = {program: [] for program in programs}
+            old, new = taken = [], []
             for round_ in range(options.rounds):
-                for program in programs[:: 1 if round_ % 2 else -1]:  # who is first changes
-                    taken[program].append(milliseconds(program, workload, Path(name), options))
-            old, new = taken.values()
+                for which in (0, 1) if round_ % 2 else (1, 0):  # who is first changes
+                    taken[which].append(milliseconds(programs[which], workload, Path(name), options))
             rows.append([TITLES[workload.task], support.name_of(workload.model), workload.precision, support.spread(old, 1), support.spread(new, 1),
                          f"{statistics.median(old) / statistics.median(new):.2f}"])
             print(*rows[-1], sep=", ", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import multiprocessing
+import re
 import runpy
 import statistics
 import subprocess
@@ -101,6 +102,26 @@ def test_a_page_names_machine_versions_and_command(tmp_path):
     page = (tmp_path / "flat.md").read_text()
     for part in ("benchmarks/flat.py --quick", "processors", "torch 2.", "| 1,000 |"):
         assert part in page
+
+
+def test_run_sh_makes_or_names_each_page():
+    """Pages of other machines lie in folders. Each command that run.sh names exists."""
+    script = (BENCHMARKS / "run.sh").read_text()
+    made = set(re.search(r"^all=\((.*)\)$", script, re.MULTILINE)[1].split())
+    assert all((BENCHMARKS / f"{name}.py").exists() for name in made)
+    others = dict(re.findall(r'^  "(\w+): python ([\w./]+)', script, re.MULTILINE))
+    assert all((BENCHMARKS.parent / command).exists() for command in others.values())
+    pages = {page.stem for page in (BENCHMARKS / "results").glob("*.md")}
+    of_micro = set(re.findall(r'^    "(\w+)": \(', (BENCHMARKS / "micro.py").read_text(), re.MULTILINE))
+    assert pages <= made - {"micro"} | of_micro | set(others)
+    assert not made & set(others)
+
+
+def test_an_older_program_is_measured_beside_todays(tmp_path):
+    run(sys.executable, BENCHMARKS / "regression.py", "HEAD", "--old", PROGRAM, "--quick", "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
+    page = (tmp_path / "regression.md").read_text()
+    for task, precision in ("a training step", "bf16"), ("a training step", "fp32"), ("prediction of 32 texts", "int8"), ("from start to end", "fp32"):
+        assert any(task in line and f"| {precision} |" in line for line in page.splitlines())
 
 
 def test_the_optimized_peer_trains_as_the_plain_one(model, peer):
