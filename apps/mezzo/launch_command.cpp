@@ -83,7 +83,7 @@ bool is_program(const Arguments& command, const CLI::App& launch_app) {
 void check_command(const Arguments& command, const CLI::App& launch_app) {
   const CLI::App& app = *launch_app.get_parent();
   if (command.empty()) {
-    throw UsageError("there is no command to launch, such as: mezzo launch --nproc 2 -- train …");
+    throw UsageError("there is no command to launch. Example: mezzo launch --nproc 2 -- train …");
   }
   const std::string& name = command.front();
   if (name == "launch") {
@@ -145,7 +145,7 @@ int run_launch(LaunchFlags flags, const CLI::App& launch_app) {
   }
   if (flags.nnodes > 1 && flags.master.empty()) {
     throw UsageError(
-        "--nnodes needs --master HOST:PORT: where every node can reach node 0, and a port that is free there");
+        "--nnodes needs --master HOST:PORT: an address of node 0 that every node can reach, and a free port on node 0");
   }
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const bool is_mezzo = !is_program(command, launch_app);
@@ -208,8 +208,9 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
 Run add_launch(CLI::App& app) {
   auto flags = std::make_shared<LaunchFlags>();
   notes_of(app.add_option("--nproc", flags->nproc, "ranks on this node")).is_required = true;
-  app.add_option("--max-restarts", flags->max_restarts,
-                 "restarts of all ranks after one failed; train goes on from its last checkpoint")
+  app.add_option(
+         "--max-restarts", flags->max_restarts,
+         "maximum number of restarts; if a rank fails, all ranks restart, and train continues from its last checkpoint")
       ->default_str("0");
   app.add_option("--min-nproc", flags->min_nproc,
                  "fewest ranks after a failure; each restart leaves out the failed ranks; 0: all ranks")

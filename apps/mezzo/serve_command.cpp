@@ -147,7 +147,7 @@ int run_serve(ServeFlags flags) {
   while (stop_signal() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  say("stopping: accepted requests are answered; the same signal again ends it immediately");
+  say("stopping after the accepted requests; the same signal again stops the server immediately");
   server.stop();
   return 0;
 }
@@ -171,9 +171,10 @@ Run add_serve(CLI::App& app) {
                                  "host name that requests may use beside this machine's; may be repeated; '*': any");
   expert(allowed->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->type_name("NAME"));
   expert(app.add_option("--max-body-bytes", options.max_body_bytes, "largest request, in bytes"));
-  expert(app.add_option("--max-texts", options.max_texts, "most texts in a request"));
-  expert(app.add_option("--max-queue", options.max_queue, "most texts that wait; later requests are refused"));
-  expert(app.add_option("--timeout", flags->timeout, "seconds after which a request is given up"));
+  expert(app.add_option("--max-texts", options.max_texts, "maximum number of texts in a request"));
+  expert(
+      app.add_option("--max-queue", options.max_queue, "maximum number of waiting texts; later requests are refused"));
+  expert(app.add_option("--timeout", flags->timeout, "time limit of a request, in seconds"));
   app.footer(
       "Examples:\n"
       "  mezzo serve --model out\n"

@@ -52,8 +52,8 @@ constexpr const char* kCommon[] = {"metric", "task", "device", "threads"};
 void check_not_own(const std::string& name, const std::string& where) {
   if (std::ranges::find(kOwn, name) != std::end(kOwn)) {
     throw UsageError(
-        fmt::format("{}: '{}' cannot be set for a search, which sets it itself or trains single runs; "
-                    "leave it out",
+        fmt::format("{}: '{}' cannot be set for a search: the search sets it, or it is for single runs. "
+                    "Leave it out",
                     where, name));
   }
 }
@@ -74,7 +74,7 @@ SearchedSetting range_of(const std::string& name, const toml::table& table, cons
     const bool is_known = key == "min" || key == "max" ? value.is_number() : key == "log" && value.is_boolean();
     if (!is_known) {
       throw UsageError(fmt::format(
-          "{}: '{}' of '{}' is not a key of a range, which has min and max (numbers) and log (true or false)", where,
+          "{}: '{}' of '{}' does not fit. A range has min and max (numbers), and may have log (true or false)", where,
           key.str(), name));
     }
   }

@@ -153,8 +153,9 @@ class PythonEncoder : public torch::CustomClassHolder {
 
  private:
   static constexpr const char* kHasPads =
-      "input_ids has padding that attention_mask does not mask, and PyTorch trains no row of padding";
-  static constexpr const char* kNotRightPadding = "attention_mask is not padding on the right, or masks a whole text";
+      "input_ids has padding that attention_mask does not mask, and PyTorch does not train the embedding of padding";
+  static constexpr const char* kNotRightPadding =
+      "attention_mask masks more than padding on the right, or a whole text";
 
   /// Packs the layers' weights for prediction on a CPU, and drops those copies for all else.
   void prepare_weights() {

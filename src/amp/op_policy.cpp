@@ -125,8 +125,8 @@ OpPolicyEntryPoint entry_point(const c10::OperatorHandle& op, CastPolicy policy)
   if (policy == CastPolicy::kFloat32AppendDtype) {
     entry.with_dtype = overload_with_dtype(schema);
     TORCH_CHECK_VALUE(entry.with_dtype, "OpPolicy: ", entry.op,
-                      " has no overload with one more argument, dtype, which policy ", to_string(policy),
-                      " calls. Use the policy fp32.");
+                      " has no overload with an additional argument dtype. Policy ", to_string(policy),
+                      " needs it. Use the policy fp32.");
   }
   return entry;
 }

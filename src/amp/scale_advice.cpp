@@ -130,7 +130,7 @@ std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedG
       }
       TORCH_CHECK_VALUE(gradient.is_floating_point(), "gradient exponents: group ", group.name,
                         " has a gradient of dtype ", dtype_name(gradient.scalar_type()),
-                        "; only floating ones have exponents.");
+                        "; only gradients in floating point have exponents.");
       const auto row = histogram(gradient, scale);
       rows.push_back(rows.empty() ? row : copy_to(row, rows.front().device()));
       group_of_row.push_back(result.size() - 1);

@@ -11,8 +11,8 @@ namespace {
 void check_rows(const at::Tensor& rows, int64_t num_rows) {
   const int64_t *const first = rows.const_data_ptr<int64_t>(), *const end = first + rows.size(0);
   TORCH_CHECK_VALUE(std::is_sorted(first, end) && *first >= 0 && *(end - 1) < num_rows,
-                    "mezzo: rows of relative positions must be among ", num_rows,
-                    " and never decrease with the distance");
+                    "mezzo: rows of relative positions must be at least 0 and below ", num_rows,
+                    ", and never decrease with the distance");
 }
 
 }  // namespace

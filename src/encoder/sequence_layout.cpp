@@ -81,8 +81,9 @@ void SequenceLayout::check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) con
   for (const at::Tensor& tensor : rows) {
     TORCH_CHECK_VALUE(tensor.dim() == 2 && tensor.size(0) == num_rows_ && tensor.sizes() == rows.front().sizes() &&
                           num_heads > 0 && tensor.size(1) > 0 && tensor.size(1) % num_heads == 0,
-                      "SequenceLayout: attention of ", num_heads, " heads over ", num_rows_,
-                      " rows needs them as a matrix whose columns the heads divide, got ", tensor.sizes());
+                      "SequenceLayout: attention needs a matrix of ", num_rows_,
+                      " rows, whose number of columns is a multiple of the ", num_heads, " heads; got ",
+                      tensor.sizes());
   }
 }
 

@@ -17,7 +17,7 @@ const CudaLibrary* cuda_library() {
       return &open_cuda_library("libmezzo_cuda.so");
     } catch (const c10::Error& error) {
       TORCH_WARN("mezzo has no kernels for GPUs (", error.what_without_backtrace(),
-                 "): LibTorch's operations run instead, slower. Keep the libmezzo_cuda.so of this build beside "
+                 "): LibTorch's slower operations run instead. Keep the libmezzo_cuda.so of this build beside "
                  "libmezzo.so; a build without nvcc has none.");
       return nullptr;
     }

@@ -40,7 +40,7 @@ bool has_kernel_image(c10::Device device) {
     const Image found = reason.empty() ? Image::kPresent : Image::kMissing;
     if (image.exchange(found) == Image::kUnknown && !reason.empty()) {
       TORCH_WARN("mezzo has no kernels for ", device, " (", reason,
-                 "): LibTorch's operations run instead, slower. Update the driver if it is too old; else build mezzo "
+                 "): LibTorch's slower operations run instead. Update the driver if it is too old; else build mezzo "
                  "with the device's compute capability in MEZZO_CUDA_ARCHITECTURES.");
     }
   }

@@ -148,7 +148,7 @@ ParameterUpdates updates_of(at::TensorList params,
     const auto fits = [&](const at::Tensor& tensor) { return tensor.sizes() == params[i].sizes(); };
     TORCH_CHECK_VALUE(fits(update.gradient) && (!update.half_copy.defined() || fits(update.half_copy)),
                       "mezzo: parameter ", i, " has sizes ", params[i].sizes(),
-                      ", its gradient or its half copy others");
+                      ", but its gradient or half copy has other sizes");
     for (size_t slot = i; slot < slots.size(); slot += count) {
       TORCH_CHECK_VALUE(fits(slots[slot]), "mezzo: parameter ", i, " has sizes ", params[i].sizes(),
                         ", one of its slots has sizes ", slots[slot].sizes());
@@ -284,7 +284,7 @@ struct UpdateOperator {
     const GradientFactors factors{tensor(inv_scale), tensor(clip), tensor(found_inf), tensor(lr)};
     if constexpr (kKernel == nullptr) {
       for (const ParameterUpdate& update : updates) {
-        TORCH_CHECK_VALUE(update.param.dim() == 2, "mezzo: Muon updates matrices alone, got a parameter of sizes ",
+        TORCH_CHECK_VALUE(update.param.dim() == 2, "mezzo: Muon updates only matrices, got a parameter of sizes ",
                           update.param.sizes(), "; give it to AdamW");
       }
       reference::muon(updates, settings, factors);

@@ -53,7 +53,7 @@ at::Tensor unscale(at::TensorList in_place,
                           into[i].sizes() == halves[i].sizes(),
                       "mezzo: gradient ", i, " of sizes ", halves[i].sizes(), " cannot be unscaled into ",
                       into[i].scalar_type(), " of sizes ", into[i].sizes(),
-                      "; it must be float32 or float64, of the same sizes");
+                      "; the result must be float32 or float64, of the same sizes");
   }
   if (scale.is_meta()) {
     return at::empty_like(scale);

@@ -38,7 +38,7 @@ void MuonGroupOptions::serialize(torch::serialize::InputArchive& archive) {
 
 void MuonOptions::check_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   TORCH_CHECK_VALUE(parameter.dim() == 2, "Muon: ", detail::labelled_parameter(optimizer, parameter), " has sizes ",
-                    parameter.sizes(), ", and Muon trains matrices alone; give it to AdamW");
+                    parameter.sizes(), ", and Muon trains only matrices; give it to AdamW");
 }
 
 void MuonOptions::check(const MuonGroupOptions& options) {

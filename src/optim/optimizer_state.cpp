@@ -54,12 +54,13 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
     const auto options = options_of(name, parameter);
     if (!tensor.defined() || (replaces && tensor.sizes() != sizes_of(name, parameter))) {
       TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: ", detail::labelled_parameter(*this, parameter),
-                  " has its first gradient in a step that is recorded, and each replay would begin with its state "
-                  "at 0; let a warm-up call give it a gradient");
+                  " has its first gradient in a recorded step. Each replay would set its state to 0 again. Give it a "
+                  "gradient in a warm-up call");
       tensor = name == kStep ? at::zeros({}, options) : at::zeros_like(parameter, options, at::MemoryFormat::Preserve);
     } else if (tensor.device() != options.device() || tensor.dtype() != options.dtype()) {
-      TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: ", detail::labelled_parameter(*this, parameter),
-                  " has another dtype or device than its state in a step that is recorded; make a step before");
+      TORCH_CHECK(
+          !RecordingScope::is_open(), "Optimizer: ", detail::labelled_parameter(*this, parameter),
+          " has another dtype or device than its state in a recorded step. Call step() once before the recording");
       check_groups();  // the optimizer may not train the new dtype
       tensor = tensor.to(options);
       if (int64_t* const count = count_of(key); name == kStep && count != nullptr) {

@@ -158,7 +158,7 @@ std::vector<Tensors> DataParallelBase::scatter(const Tensors& tensors) const {
     }
     TORCH_CHECK_VALUE(tensor.dim() > options_.dim(), "DataParallel: an argument of shape ", tensor.sizes(),
                       " cannot be divided along dimension ", options_.dim(),
-                      "; pass it as a number, or make it that of a batch");
+                      "; pass a number, or a tensor with a batch dimension");
     const int64_t size = tensor.size(options_.dim());
     TORCH_CHECK_VALUE(rows.value_or(size) == size, "DataParallel: the arguments are batches of different sizes, ",
                       rows.value_or(0), " and ", size, " along dimension ", options_.dim());

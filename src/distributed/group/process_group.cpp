@@ -471,7 +471,7 @@ void ProcessGroup::throw_blaming(const std::string& error) {
     message = census.gave_up.begin()->second;
   } else {
     message = fmt::format(
-        "a collective failed though all ranks are alive. One may have been busy for longer than the "
+        "a collective failed though all ranks are alive. A rank may have been busy for longer than the "
         "timeout of {}, or ranks passed different tensors: set check_collectives to compare them ({})",
         seconds(options_.timeout()), error);
   }

@@ -184,7 +184,7 @@ RankEnvironment from_slurm(const Lookup& lookup) {
   TORCH_CHECK_VALUE(tasks, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
                     "', which has no entry for node ", node);
   TORCH_CHECK_VALUE(*tasks <= environment.world_size, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
-                    "', more tasks on node ", node, " than the ", environment.world_size, " of SLURM_STEP_NUM_TASKS");
+                    "': node ", node, " has more tasks than SLURM_STEP_NUM_TASKS, ", environment.world_size);
   environment.local_world_size = static_cast<int>(*tasks);
   environment.local_rank = static_cast<int>(number(lookup, "SLURM_LOCALID", 0, environment.local_world_size - 1));
   environment.run_id = std::to_string(number(lookup, "SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max()));
@@ -220,9 +220,10 @@ std::optional<RankEnvironment> RankEnvironment::detect(const Lookup& lookup) {
   } else if (lookup("SLURM_PROCID") && lookup("SLURM_STEP_NUM_TASKS")) {
     environment = from_slurm(lookup);
   } else if (lookup("PMIX_RANK")) {
-    TORCH_CHECK_VALUE(false,
-                      "environment variable PMIX_RANK is set, but no number of ranks. Start ranks with Open MPI's "
-                      "mpirun or with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+    TORCH_CHECK_VALUE(
+        false,
+        "environment variable PMIX_RANK is set, but the number of ranks is not. Start ranks with Open MPI's "
+        "mpirun or with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
   } else if (lookup("WORLD_SIZE")) {
     const auto size = number(lookup, "WORLD_SIZE", 1, kMostRanks);
     TORCH_CHECK_VALUE(size == 1, "environment variable WORLD_SIZE is '", size,

@@ -31,7 +31,7 @@ ShardedMasterWeights::Shares ShardedMasterWeights::divide(const std::vector<Name
     }
     const auto found = owner.find(parameter.name);
     TORCH_CHECK_VALUE(found != owner.end(), "ShardedMasterWeights: parameter ", parameter.name,
-                      " has no owner; divide all that are trained by partition_parameters()");
+                      " has no owner; pass all trained parameters to partition_parameters()");
     if (found->second == rank) {
       shares.own.push_back(parameter);
     } else {
@@ -84,8 +84,8 @@ void ShardedMasterWeights::accumulate_gradients() {
 }
 
 void ShardedMasterWeights::to_float32() {
-  TORCH_CHECK(others_.empty(), "ShardedMasterWeights: to_float32() needs all masters, but that of ",
-              others_.front().name, " is in another process; collect them, and load them into a float32 model");
+  TORCH_CHECK(others_.empty(), "ShardedMasterWeights: to_float32() needs all masters, but the master of ",
+              others_.front().name, " is in another process. Collect the masters, and load them into a float32 model");
   own_.to_float32();
 }
 

@@ -145,8 +145,8 @@ bool takes_heads(const at::Device& device, at::ScalarType dtype, int64_t head_si
   const bool are_taken = head_size <= kLargestHead && has_kernel(dtype) &&
                          has_memory_for_heads(element_of(dtype), head_size, has_extra_terms);
   if (!are_taken) {
-    TORCH_WARN_ONCE("mezzo: its attention kernels do not take heads of ", head_size, " columns in ", dtype_name(dtype),
-                    " on ", device, ": LibTorch's operations run instead, slower");
+    TORCH_WARN_ONCE("mezzo: the attention kernels do not support heads of ", head_size, " columns in ",
+                    dtype_name(dtype), " on ", device, ": LibTorch's slower operations run instead");
   }
   return are_taken;
 }

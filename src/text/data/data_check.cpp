@@ -147,8 +147,8 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   if (!first) return;
   const auto& [label, same] = *first;
   lines.push_back(
-      fmt::format("{} of {} labels in {} {} from another only in white space or case, such as {} at {} "
-                  "from {} at {}",
+      fmt::format("{} of {} labels in {} {} from another label only in white space or case, such as "
+                  "{} at {} and {} at {}",
                   alike, classes.size(), rows.places.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
                   rows.places.at(label.second), quoted_name(same.first), rows.places.at(same.second)));
 }

@@ -53,7 +53,7 @@ void check_is_no_list(std::string_view label, const LoadRowsOptions& options, Wh
   if (kind != LabelKind::kClass && kind != LabelKind::kSeveral) return;
   TORCH_CHECK_VALUE(
       !is_list(label), where(), "the label ", quoted_name(label),
-      " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON",
+      " is a list in one string. Write several labels as joy|love in a cell, or as an array in JSON",
       kind == LabelKind::kClass ? ", with " + options.on_other_task() + " multi_label_classification." : ".");
 }
 

@@ -31,7 +31,7 @@ std::shared_ptr<ModelForTask> load_model(const std::filesystem::path& folder,
     const std::string& name = config.first_architecture;
     TORCH_CHECK_VALUE(
         name.empty() || name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification"),
-        (folder / "config.json").string(), ": it is a ", name,
+        (folder / "config.json").string(), ": the model is a ", name,
         ", not a trained classifier of texts or words; train one from it with mezzo train");
     TORCH_CHECK_VALUE(false, folder.string(), ": has no ", loaded.initialised.front(),
                       ", so it is not a trained classifier; train one from it with mezzo train");
@@ -70,8 +70,9 @@ Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOpti
   TORCH_CHECK_VALUE(max_length_ <= config_->max_tokens(), "--max-length is ", max_length_,
                     ", the model has positions for ", config_->max_tokens());
   TORCH_CHECK_VALUE(tokenizer_->vocab_size() <= config_->vocab_size, folder.string(), ": the vocabulary has ",
-                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size, "; the last is ",
-                    tokenizer_->token(static_cast<int32_t>(tokenizer_->vocab_size() - 1)), ". Is it another model's?");
+                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size,
+                    "; the last token is ", tokenizer_->token(static_cast<int32_t>(tokenizer_->vocab_size() - 1)),
+                    ". Does the vocabulary belong to another model?");
   model_->to(options.device);
   if (is_int8_) {
     model_->quantize();

@@ -74,7 +74,7 @@ class CompressedBytes {
 /// A build without zlib and zstd has no use for it.
 [[noreturn, maybe_unused]] void fail_damaged(const std::string& file, std::string_view what) {
   TORCH_CHECK_VALUE(false, file, ": ", what,
-                    ". Fetch the file again, or take the ending off its name if it is not compressed.");
+                    ". Fetch the file again, or remove the ending of its name if it is not compressed.");
 }
 
 #ifdef MEZZO_HAS_ZLIB

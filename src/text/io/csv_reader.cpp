@@ -100,9 +100,10 @@ bool CsvReader::next(std::vector<std::string>& fields) {
 void CsvReader::check_lines_are_no_rows(int64_t last_line) const {
   if (delimiter_ != '\t' || columns_ < 2 || long_field_line_ == 0 || !lines_are_rows_) return;
   fail_(long_field_line_,
-        fmt::format("a field opens with a double quote that closes on line {}, though each line up to there has all {} "
-                    "columns. Put the text in quotes and double each quote inside it",
-                    last_line, columns_));
+        fmt::format(
+            "a double quote opens a field here and closes on line {}, but each of these lines has all {} columns. "
+            "Put the text in quotes and double each quote inside it",
+            last_line, columns_));
 }
 
 }  // namespace mezzo::text

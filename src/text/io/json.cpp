@@ -190,7 +190,7 @@ std::string JsonReader::string() {
       escape(result);
       continue;
     }
-    if (c != '"') fail("not valid JSON: a control character in a string, where an escape such as \\n is expected");
+    if (c != '"') fail("not valid JSON: a control character in a string. Write an escape such as \\n");
     if (find_invalid_utf8(result) != result.size()) fail("a string is not valid UTF-8");
     return result;
   }

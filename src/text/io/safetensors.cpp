@@ -158,16 +158,16 @@ std::string header_json(const OpenFile& file) {
   uint64_t length = 0;
   std::memcpy(&length, begin.data(), 8);
   TORCH_CHECK_VALUE(length <= kMaxHeaderBytes, name, ": header length ", length, " is above the format's limit of ",
-                    kMaxHeaderBytes, ". This is not a safetensors file, or a damaged one.");
+                    kMaxHeaderBytes, ". The file is damaged, or is not a safetensors file.");
   TORCH_CHECK_VALUE(length <= file.size() - 8, name, ": header length ", length, " goes past the end of the file at ",
                     file.size(), " bytes. The file is cut off: fetch or save it again.");
   std::string header(length, '\0');
   file.read(8, header.data(), length);
   const size_t invalid = find_invalid_utf8(header);
   TORCH_CHECK_VALUE(invalid == header.size(), name, ": byte ", 8 + invalid, " of the header is not valid UTF-8. ",
-                    "This is not a safetensors file, or a damaged one.");
+                    "The file is damaged, or is not a safetensors file.");
   TORCH_CHECK_VALUE(header.starts_with('{'), name, ": the header does not start with '{'. ",
-                    "This is not a safetensors file, or a damaged one.");
+                    "The file is damaged, or is not a safetensors file.");
   return header;
 }
 

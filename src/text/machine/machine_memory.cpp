@@ -64,7 +64,7 @@ MachineMemory cpu_memory(const fs::path& root) {
   const fs::path meminfo = root / "proc/meminfo";
   const auto total = read_field(meminfo, "MemTotal:"), available = read_field(meminfo, "MemAvailable:");
   TORCH_CHECK(total && available, meminfo.string(),
-              ": does not say how much memory is available; pass --batch-size a number");
+              ": does not say how much memory is available; pass a number as --batch-size");
   MachineMemory memory{*total * 1024, *available * 1024, "the machine"};
   for_each_control_group(root, "memory", [&](const fs::path& folder, int version) {
     apply_limits(memory, folder, version == 2 ? kVersion2 : kVersion1);
@@ -83,8 +83,8 @@ MachineMemory machine_memory(const c10::Device& device, const fs::path& root) {
         at::getDeviceAllocator(device.type())->getMemoryInfo(std::max<c10::DeviceIndex>(device.index(), 0));
     return {static_cast<int64_t>(total), static_cast<int64_t>(available), device.str()};
   } catch (const c10::Error&) {
-    TORCH_CHECK_VALUE(false, "LibTorch cannot tell how much memory ", device.str(),
-                      " has free; pass --batch-size a number");
+    TORCH_CHECK_VALUE(false, "LibTorch does not report the free memory of ", device.str(),
+                      "; pass a number as --batch-size");
   }
 }
 

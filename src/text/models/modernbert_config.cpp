@@ -121,8 +121,8 @@ std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields) 
   config.global_rope_theta = read_theta(fields, kFull, "global_rope_theta", config.global_rope_theta);
   config.local_rope_theta = read_theta(fields, kSliding, "local_rope_theta", config.local_rope_theta);
   TORCH_CHECK_VALUE(config.hidden_size / config.num_attention_heads % 2 == 0, fields.at("num_attention_heads"), "is ",
-                    config.num_attention_heads, ", which leaves each head of hidden_size ", config.hidden_size,
-                    " an odd number of columns; rotary positions turn them in pairs");
+                    config.num_attention_heads, ", so each head of hidden_size ", config.hidden_size,
+                    " has an odd number of columns. Rotary positions need an even number");
   return std::make_unique<ModernBertConfig>(std::move(config));
 }
 

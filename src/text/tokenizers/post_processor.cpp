@@ -11,8 +11,9 @@ namespace mezzo::text {
 
 size_t text_budget(int64_t max_length, size_t num_special) {
   if (max_length == 0) return std::numeric_limits<size_t>::max();
-  TORCH_CHECK_VALUE(max_length > 0 && static_cast<uint64_t>(max_length) >= num_special, "the length is ", max_length,
-                    ", but special tokens alone are ", num_special, "; give at least as many, or 0 for no limit");
+  TORCH_CHECK_VALUE(max_length > 0 && static_cast<uint64_t>(max_length) >= num_special, "max_length is ", max_length,
+                    ", but a text has ", num_special, " special tokens. Pass at least ", num_special,
+                    ", or 0 for no limit");
   return static_cast<size_t>(max_length) - num_special;
 }
 

@@ -166,7 +166,7 @@ void print(const TrainingRun& run,
       counted(plan.grad_accumulation * ((plan.shares + plan.ranks - 1) / plan.ranks), "micro-batch", "micro-batches"),
       counted(plan.ranks, "rank"), to_string(setup.precision)));
   const auto looked_at = static_cast<int64_t>(work.tokens.size());
-  write_stdout(fmt::format("tokens a step{}: {} at least, {} in the middle, {} at most\n\n",
+  write_stdout(fmt::format("tokens a step{}: minimum {}, median {}, maximum {}\n\n",
                            looked_at < plan.total_steps ? fmt::format(", of the first {}", looked_at) : "",
                            work.tokens.front(), work.tokens[looked_at / 2], work.tokens.back()));
   write_stdout(fmt::format("memory{}\n", plan.ranks > 1 ? " of each rank" : ""));

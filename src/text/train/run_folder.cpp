@@ -178,12 +178,12 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   TORCH_CHECK_VALUE(may_go_on || is_of_the_end || config_.resume != "auto", "--resume: ", config_.output.string(),
                     " holds a run that finished after step ", present->steps,
                     ", and the newest checkpoint there is of step ", resumed->step,
-                    "; --save-every would have kept one of the end. Pass --overwrite to go back to step ",
-                    resumed->step, " and replace its end, or another --output");
+                    ". Pass --overwrite to go back to step ", resumed->step,
+                    " and replace the later steps, or another --output");
   TORCH_CHECK_VALUE(may_go_on, "--resume: ", config_.output.string(),
                     " holds the finished run of this checkpoint already. Pass more --epochs or --max-steps to extend "
                     "it, --overwrite to go back to step ",
-                    resumed->step, " and replace its end, or another --output");
+                    resumed->step, " and replace the later steps, or another --output");
   TORCH_CHECK_VALUE(left_behind_.empty() || config_.overwrite || lies_in_output(config_, config_.resume),
                     "--resume: ", config_.output.string(), " continued from this checkpoint to step ",
                     left_behind_.front(), "; pass --resume auto to continue there, or --overwrite to go back to step ",
@@ -213,7 +213,7 @@ void RunFolder::check_new(const RunIdentity& identity) {
                     "repeat the run, or pass its folder as --model to start from its weights");
   TORCH_CHECK_VALUE(replaces_ || begins_again_, "--output ", config_.output.string(), ": holds ",
                     present->finished ? "a finished run" : "a run",
-                    " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
+                    " already; pass another folder, --resume auto to continue an unfinished run, or --overwrite");
 }
 
 void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps) {

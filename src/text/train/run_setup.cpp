@@ -413,9 +413,9 @@ RunSetup set_up_run(TrainConfig& config, const Ranks& ranks) {
                  {}};
   TORCH_CHECK_VALUE(setup.tokenizer->vocab_size() <= model_config->vocab_size, "the vocabulary has ",
                     setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ", model_config->vocab_size,
-                    "; the last is ",
+                    "; the last token is ",
                     printable(setup.tokenizer->token(static_cast<int32_t>(setup.tokenizer->vocab_size() - 1))),
-                    ". Is it another model's?");
+                    ". Does the vocabulary belong to another model?");
 
   const Loading loading{row_memory(config, ranks), std::make_shared<LoadingProgress>(ranks.is_main() && !config.quiet)};
   Datasets data = load_datasets(config, *model_config, device, loading, setup.notes);

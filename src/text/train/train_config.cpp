@@ -91,7 +91,7 @@ void check_sources(const TrainConfig& config) {
 
 void check_folds(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.folds != 1, "--folds is 1, expected at least 2: one of them is dev, and the others train");
-  TORCH_CHECK_VALUE(config.folds > 0 || config.fold == 0, "--fold is one of --folds; pass --folds, too");
+  TORCH_CHECK_VALUE(config.folds > 0 || config.fold == 0, "--fold is one of --folds; pass --folds");
   TORCH_CHECK_VALUE(config.fold <= config.folds, "--fold is ", config.fold, ", of --folds ", config.folds);
   TORCH_CHECK_VALUE(config.folds == 0 || (config.dev.empty() && !config.stratify),
                     "--folds takes dev from the training texts; leave --dev and --stratify out");
@@ -101,7 +101,7 @@ void check_folds(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || !config.dry_run,
                     "--dry-run plans one run; pass --fold 1 as well");
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || config.pause_at == 1,
-                    "--pause-at is about one run; pass --fold, too");
+                    "--pause-at is for one run; pass --fold");
 }
 
 void check_schedule(const TrainConfig& config) {
@@ -125,7 +125,7 @@ void check_schedule(const TrainConfig& config) {
   TORCH_CHECK_VALUE(
       config.schedule != "warmup_stable_decay" || config.warmup_steps || warmup + config.decay_ratio <= 1 + kRounding,
       "--warmup-ratio is ", warmup, " and --decay-ratio ", config.decay_ratio,
-      ": together they are more than all steps; make them at most 1");
+      ": their sum is above 1; make it at most 1");
 }
 
 /// By device and inode, so that links do not hide it.
@@ -224,10 +224,10 @@ void TrainConfig::validate() const {
                     "rank has a share of them; leave one of the three out");
   TORCH_CHECK_VALUE(lora == 0 || !model.empty(), "--lora adapts a trained model; pass it as --model");
   TORCH_CHECK_VALUE(lora == 0 || freeze.empty(),
-                    "--lora freezes all of the encoder but its factors; leave --freeze out");
+                    "--lora freezes the encoder and trains its added factors; leave --freeze out");
   TORCH_CHECK_VALUE(lora == 0 || !master_weights, "--lora trains few weights, in float32; leave --master-weights out");
   TORCH_CHECK_VALUE(lora > 0 || (lora_dropout == 0 && lora_target_modules.empty()), "--lora-",
-                    lora_dropout > 0 ? "dropout" : "target-modules", " belongs to --lora; pass --lora RANK, too");
+                    lora_dropout > 0 ? "dropout" : "target-modules", " belongs to --lora; pass --lora RANK");
   check_folds(*this);
   check_schedule(*this);
   columns.validate(/*has_labels=*/true);

@@ -68,8 +68,8 @@ void check_recipe(const std::string& file, const nlohmann::json& recorded, const
   for (const auto& both : {then, now}) {
     for (const auto& [name, value] : both) {
       TORCH_CHECK_VALUE(shown(then, name) == shown(now, name), file, ": is a search with ", in_one_line(name), " ",
-                        shown(then, name), ", which is ", shown(now, name),
-                        " now; set it back to go on, or pass another --output.");
+                        shown(then, name), ", and now it is ", shown(now, name),
+                        ". Restore the setting to continue, or pass another --output.");
     }
   }
 }

@@ -156,7 +156,7 @@ TEST(RankEnvironmentTest, RefusesToBeAloneWhereThereShouldBeOthers) {
   EXPECT_EQ(refusal({{"WORLD_SIZE", "2"}}),
             "environment variable WORLD_SIZE is '2', but RANK is not set; set both or none");
   EXPECT_FALSE(detect({{"WORLD_SIZE", "1"}}));
-  EXPECT_THAT(refusal({{"PMIX_RANK", "0"}}), HasSubstr("variable PMIX_RANK is set, but no number of ranks"));
+  EXPECT_THAT(refusal({{"PMIX_RANK", "0"}}), HasSubstr("variable PMIX_RANK is set, but the number of ranks is not"));
 }
 
 TEST(RankEnvironmentTest, RefusesNumbersThatAreNone) {
@@ -230,8 +230,8 @@ TEST(RankEnvironmentTest, RefusesTasksOfNodesThatCannotBeRead) {
               "environment variable SLURM_STEP_TASKS_PER_NODE is '" + bad + "', which has no entry for node 1");
   }
   EXPECT_EQ(refusal(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4294967298(x2)"}})),
-            "environment variable SLURM_STEP_TASKS_PER_NODE is '4294967298(x2)', more tasks on node 1 than the 4 of "
-            "SLURM_STEP_NUM_TASKS");
+            "environment variable SLURM_STEP_TASKS_PER_NODE is '4294967298(x2)': node 1 has more tasks than "
+            "SLURM_STEP_NUM_TASKS, 4");
 }
 
 }  // namespace

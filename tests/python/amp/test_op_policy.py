@@ -337,7 +337,7 @@ def test_an_exception_leaves_no_region_behind():
     ("relu_", "fp32", "aten::relu_ writes to its arguments"),
     ("mm.out", "lower_precision_fp", "writes to its arguments"),
     ("mm", "fp32_set_opt_dtype", "aten::mm has no optional dtype argument"),
-    ("mm", "fp32_append_dtype", "has no overload with one more argument, dtype"),
+    ("mm", "fp32_append_dtype", "has no overload with an additional argument dtype"),
     ("mm", "fp16", "op policy 'fp16' is not known: lower_precision_fp, fp32,"),
 ])
 def test_a_line_that_makes_no_sense_is_refused(op, policy, message):

@@ -287,7 +287,7 @@ def test_what_cannot_be_tokenized_is_refused(folder, tmp_path):
         tokenizer("a", max_length=None)
     with pytest.raises(ValueError, match="there are 2 texts and 1 second texts"):
         tokenizer(["a", "b"], ["c"])
-    with pytest.raises(ValueError, match="special tokens alone are 2"):
+    with pytest.raises(ValueError, match="a text has 2 special tokens"):
         tokenizer("a", max_length=1)
     with pytest.raises(ValueError, match="has the id 99; ids go from 0 to 14"):
         tokenizer.token(99)

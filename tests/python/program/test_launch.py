@@ -480,7 +480,7 @@ def one_line(done, status):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ("launch", "there is no command to launch, such as: mezzo launch --nproc 2 -- train …"),
+    ("launch", "there is no command to launch. Example: mezzo launch --nproc 2 -- train …"),
     ("launch --nproc 2", "there is no command to launch"),
     ("launch --nproc 2 --", "there is no command to launch"),
     ("launch -- train", "--nproc is required: the ranks on this node"),
@@ -495,7 +495,7 @@ def one_line(done, status):
     ("launch --nproc 2 --min-nproc 1 -- eval", "--min-nproc is for mezzo train and for other programs; leave it out"),
     ("launch --nproc 2 -- launch", "'launch' is not a command to launch. See mezzo --help"),
     ("launch --nproc 2 --max-restarts -1 -- train", "--max-restarts is -1, expected at least 0"),
-    ("launch --nproc 2 --nnodes 2 -- train", "--nnodes needs --master HOST:PORT: where every node can reach node 0"),
+    ("launch --nproc 2 --nnodes 2 -- train", "--nnodes needs --master HOST:PORT: an address of node 0 that every node can reach"),
     ("launch --nproc 2 --nnodes 2 --master node0 -- train", "--master 'node0' is not HOST:PORT, such as node0:29500"),
     ("launch --nproc 2 --nnodes 2 --master ::1:29500 -- train", "--master '::1:29500' is not HOST:PORT"),
     ("launch --nproc 2 --nnodes 2 --master :29500 -- train", "--master ':29500' is not HOST:PORT"),

@@ -124,7 +124,7 @@ def test_memory_is_what_the_machine_or_its_control_groups_leave(tmp_path, cgroup
 
 
 def test_a_machine_that_does_not_tell_is_an_error(tmp_path):
-    with pytest.raises(RuntimeError, match="does not say how much memory is available; pass --batch-size a number"):
+    with pytest.raises(RuntimeError, match="does not say how much memory is available; pass a number as --batch-size"):
         _mezzo.machine_memory(str(tmp_path))
 
 
@@ -151,7 +151,7 @@ def test_a_dry_run_shows_memory_and_plan_and_writes_nothing(data, tmp_path):
     mezzo(*flags(data, output, "--epochs", 2, "--batch-size", 16))
     tokens = sorted(record["tokens"] for record in records(output, "step"))
     assert f"{len(tokens)} steps of 16 texts in 1 micro-batch on 1 rank in fp32\n" in done.stdout
-    assert f"tokens a step: {tokens[0]} at least, {tokens[len(tokens) // 2]} in the middle, {tokens[-1]} at most\n" in done.stdout
+    assert f"tokens a step: minimum {tokens[0]}, median {tokens[len(tokens) // 2]}, maximum {tokens[-1]}\n" in done.stdout
     sizes = dict(re.findall(r"^(\S.*?) +([\d.]+) GB", done.stdout, re.M))
     assert list(sizes) == ["weights", "optimizer state", "gradients", "activations of the largest batch", "the whole program at most",
                            "more while a checkpoint is written", "available"]

@@ -386,7 +386,7 @@ def test_warmup_and_decay_share_the_steps_where_both_are(small, data, tmp_path):
     flags = lambda *more: train_flags(small, data, tmp_path / "out", "--warmup-ratio", 0.95, *more)
     mezzo(*flags("--max-steps", 1))
     done = mezzo(*flags("--schedule", "warmup_stable_decay"), check=False)
-    assert "--warmup-ratio is 0.95 and --decay-ratio 0.1: together they are more than all steps; make them at most 1" in one_line(done, 2)
+    assert "--warmup-ratio is 0.95 and --decay-ratio 0.1: their sum is above 1; make it at most 1" in one_line(done, 2)
 
 
 def test_predictions_never_take_the_place_of_the_model(run, tmp_path):
@@ -515,7 +515,7 @@ def test_what_is_odd_about_the_data_is_said_at_the_start(run, small, data, tmp_p
     for warning in ["an earlier text with the same label, such as {0}:",
                     "an earlier text with another label, such as {0}:",
                     "1 of 44 texts in {0} is empty, the first at {0}:43",
-                    "1 of 4 labels in {0} differs from another only in white space or case, such as 'sport ' at {0}:44 from 'sport' at {0}:",
+                    "1 of 4 labels in {0} differs from another label only in white space or case, such as 'sport ' at {0}:44 and 'sport' at {0}:",
                     "1 of 2 dev texts also occur in training, such as {1}:2 and {0}:6: dev scores are optimistic",
                     "the test texts are the training file, {0}: test scores are optimistic"]:
         assert re.search("^warning: .*" + re.escape(warning.format(train, dev)), done.stderr, re.M), (warning, done.stderr)

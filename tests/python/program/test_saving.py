@@ -440,6 +440,6 @@ def test_a_finished_run_is_extended_only_from_its_end(data, tmp_path):
     before = snapshot(output)
     done = run(longer)
     assert done.returncode == 1 and snapshot(output) == before
-    assert (f"{output} holds a run that finished after step 6, and the newest checkpoint there is of step 5; --save-every would have kept one of the "
-            "end. Pass --overwrite to go back to step 5 and replace its end") in done.stderr
+    assert (f"{output} holds a run that finished after step 6, and the newest checkpoint there is of step 5. Pass "
+            "--overwrite to go back to step 5 and replace the later steps") in done.stderr
     assert "resumed after step 5" in trained([*longer, "--overwrite"]).stderr

@@ -95,7 +95,7 @@ def test_models_of_others_are_removed_and_their_records_stay(found):
     (lambda results: results["trials"][0].update(state="done"), "has an unknown state"),
     (lambda results: results["trials"][0]["scores"][0].pop("step"), "is not a record of a search: "),
     (lambda results: results["trials"][0]["scores"][0].update(accuracy="high"), "is not a record of a search: "),
-    (lambda results: results["recipe"].update(seed="1"), "is a search with seed '1', which is '0' now"),
+    (lambda results: results["recipe"].update(seed="1"), "is a search with seed '1', and now it is '0'"),
 ])
 def test_results_that_lack_a_part_are_refused(found, tmp_path, change, message):
     folder, _, results = found
@@ -223,7 +223,7 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(data, tmp_path, found):
     (dict(search=["learning-rat = [1e-3]"]), "search.toml:14: 'learning-rat' is not a setting of mezzo train. Did you mean 'learning-rate'?"),
     (dict(search=["epochs = {min = 4, max = 2}"]), "search.toml:14: 'epochs' needs a min below its max"),
     (dict(search=["learning-rate = {min = 0.0, max = 2, log = true}"]), "search.toml:14: 'learning-rate' needs a min below its max, both above 0"),
-    (dict(search=["learning-rate = {min = 0.1, max = 2, step = 1}"]), "search.toml:14: 'step' of 'learning-rate' is not a key of a range"),
+    (dict(search=["learning-rate = {min = 0.1, max = 2, step = 1}"]), "search.toml:14: 'step' of 'learning-rate' does not fit. A range has min and max"),
     (dict(search=["epochs = 3"]), "search.toml:14: 'epochs' must be an array of values, or a range"),
     (dict(search=["epochs = []"]), "search.toml:14: 'epochs' must be an array of values, or a range"),
     (dict(search=["epochs = ['many']"]), "search.toml:14: --epochs 'many' is neither 'auto' nor a number"),
@@ -295,7 +295,7 @@ def test_a_pause_at_a_checkpoint_that_was_not_evaluated_keeps_its_evaluation(dat
 def test_a_search_with_other_settings_is_not_gone_on_with(found, data, tmp_path):
     folder, _, _ = found
     done = tune(write_search(data, tmp_path / "search.toml", max_grad_norm=0.5), folder / "out")
-    assert done.returncode == 2 and "is a search with train max-grad-norm not set, which is '--max-grad-norm=0.5' now" in done.stderr, done.stderr
+    assert done.returncode == 2 and "is a search with train max-grad-norm not set, and now it is '--max-grad-norm=0.5'" in done.stderr, done.stderr
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
     done = tune(write_search(data, tmp_path / "search.toml"), tmp_path / "other")

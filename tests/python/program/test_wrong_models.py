@@ -50,7 +50,7 @@ def answerer(data, tmp_path_factory):
 def test_a_model_for_answers_is_no_classifier(answerer):
     done = run(["predict", "--model", answerer, "--text", "goal"])
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr == (f"mezzo predict: {answerer}/config.json: it is a ModernBertForQuestionAnswering, not a trained classifier of texts or words; train one from it with mezzo train\n")
+    assert done.stderr == (f"mezzo predict: {answerer}/config.json: the model is a ModernBertForQuestionAnswering, not a trained classifier of texts or words; train one from it with mezzo train\n")
 
 
 def test_training_gives_such_a_model_a_head_of_its_own(answerer, data, tmp_path):
@@ -107,7 +107,7 @@ def test_a_vocabulary_that_is_too_large_is_told_by_its_last_token(classifier, tm
     vocab |= {f"word{i}": len(vocab) + i for i in range(20)}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     done = run(["predict", "--model", folder, "--text", "goal"])
-    assert done.returncode == 1 and "; the last is word19. Is it another model's?" in done.stderr, done.stderr
+    assert done.returncode == 1 and "; the last token is word19. Does the vocabulary belong to another model?" in done.stderr, done.stderr
 
 
 def test_a_folder_that_is_not_there_is_said_to_be_none(tmp_path):
@@ -186,8 +186,8 @@ def test_float8_weights_with_scales_are_refused(classifier, tmp_path):
         done = run(["predict", "--model", folder, "--text", "goal"])
         name = "bert.encoder.layer.0.output.dense.weight"
         assert done.returncode == 1 and done.stderr == (
-            f"mezzo predict: {folder}/model.safetensors: {name} is Float8_e4m3fn with a scale, {name}{scale}, so it is quantized, and mezzo reads weights "
-            "without scales. Use the model from before its quantization\n")
+            f"mezzo predict: {folder}/model.safetensors: {name} is Float8_e4m3fn with a scale, {name}{scale}, so it is quantized. mezzo reads only weights "
+            "without scales. Use the model before its quantization\n")
     run(["predict", "--model", changed(classifier, tmp_path / "cast", lambda weights: quantize(weights, scale="")), "--text", "goal"]).check_returncode()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="compressed-tensors"))))

@@ -465,7 +465,7 @@ def test_known_fields_are_what_they_are_said_to_be(model_type, models, tmp_path)
 def test_weights_that_are_quantized_are_refused_by_their_config(models, tmp_path):
     target = with_config(models("bert")[1], tmp_path / "m", quantization_config=dict(quant_method="compressed-tensors", config_groups={"a" * 99: 1}))
     with pytest.raises(ValueError, match=r'quantization_config is {"config_groups":.*\.\.\., which mezzo does not support; its weights are quantized. Use the '
-                                         "model from before its quantization$"):
+                                         "model before its quantization$"):
         _mezzo.Model(str(target))
 
 

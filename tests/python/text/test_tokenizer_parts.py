@@ -279,7 +279,7 @@ def test_truncation_of_texts_and_pairs_at_every_length(side, byte_level, tmp_pat
         if max_length > 4:
             expected = theirs(texts, pairs, truncation=True, max_length=max_length)["input_ids"]
             assert ours.encode(texts, pairs, max_length) == expected
-    with pytest.raises(ValueError, match="the length is 3, but special tokens alone are 4"):
+    with pytest.raises(ValueError, match="max_length is 3, but a text has 4 special tokens"):
         ours.encode("a", "b", 3)
 
 

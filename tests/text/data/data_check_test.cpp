@@ -66,8 +66,8 @@ TEST(DataCheckTest, CountsEmptyRepeatedAndContradictingTexts) {
 TEST(DataCheckTest, CountsLabelsThatOnlyWhiteSpaceOrCaseTellsApart) {
   const auto data = rows({{"a", name("joy")}, {"b", name("anger")}, {"c", name("joy ")}, {"d", name("Anger")}});
   EXPECT_THAT(odd_rows(data, LabelMap::from_rows(data)),
-              ElementsAre("2 of 4 labels in f differ from another only in white space or case, such as 'anger' at f:3 "
-                          "from 'Anger' at f:5"));
+              ElementsAre("2 of 4 labels in f differ from another label only in white space or case, such as 'anger' "
+                          "at f:3 and 'Anger' at f:5"));
 }
 
 TEST(DataCheckTest, IsSilentAboutSpellingsThatAreOneClass) {

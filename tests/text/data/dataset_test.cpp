@@ -320,7 +320,7 @@ TEST_F(LoadRowsTest, FindsLabelsOfFastTextWhereverTheyStandInALine) {
 
 TEST_F(LoadRowsTest, RefusesAListInOneString) {
   const std::string advice =
-      " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON";
+      " is a list in one string. Write several labels as joy|love in a cell, or as an array in JSON";
   const auto several = of_kind(LabelKind::kSeveral);
   EXPECT_EQ(error("a.csv", "text,label\na,\"['joy', 'love']\"\n", several),
             "a.csv:2: row 1: the label '['joy', 'love']'" + advice + ".");
@@ -524,8 +524,8 @@ TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
 
 TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {
   const auto merged = [](int from, int to, int columns) {
-    return "a.tsv:" + std::to_string(from) + ": a field opens with a double quote that closes on line " +
-           std::to_string(to) + ", though each line up to there has all " + std::to_string(columns) +
+    return "a.tsv:" + std::to_string(from) + ": a double quote opens a field here and closes on line " +
+           std::to_string(to) + ", but each of these lines has all " + std::to_string(columns) +
            " columns. Put the text in quotes and double each quote inside it, or pass --unquoted if quotes are "
            "ordinary characters.";
   };
@@ -601,9 +601,10 @@ TEST(WordLabelsTest, RefusesOneTextThatMakesTheMatrixHuge) {
   texts[7] = Strings(10'000, "a");
   EXPECT_EQ(word_label_ids(labelled(texts), labels).sizes(), (at::IntArrayRef{500, 10'000}));
   texts.resize(100'000, Strings{"a"});
-  EXPECT_EQ(value_error([&] { word_label_ids(labelled(texts), labels); }, none),
-            "f:9: row 8: a text of 10000 words, where 100000 texts have 109999 in all; is it one text? Split it, or "
-            "leave it out.");
+  EXPECT_EQ(
+      value_error([&] { word_label_ids(labelled(texts), labels); }, none),
+      "f:9: row 8: this text has 10000 words, and the 100000 texts together have 109999. If it is several texts, split "
+      "it. If not, leave it out.");
 }
 
 Strings classes_of(const std::vector<std::string>& labels) {

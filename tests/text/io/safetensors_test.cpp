@@ -101,7 +101,7 @@ TEST_F(SafetensorsTest, RefusesAFileThatIsTooShortOrCutOff) {
       "m: header length 2 goes past the end of the file at 9 bytes. The file is cut off: fetch or save it again.");
   EXPECT_EQ(error_of(std::string(8, '\xff')),
             "m: header length 18446744073709551615 is above the format's limit of 100000000. "
-            "This is not a safetensors file, or a damaged one.");
+            "The file is damaged, or is not a safetensors file.");
   EXPECT_EQ(error_of_header(kOneFloat, "123"),
             "m: the header describes 4 bytes of tensor data and the file holds 3. "
             "The file is cut off: fetch or save it again.");
@@ -122,9 +122,9 @@ TEST_F(SafetensorsTest, RefusesWhatIsNoFile) {
 
 TEST_F(SafetensorsTest, RefusesAHeaderThatIsNoJsonObject) {
   EXPECT_EQ(error_of_header("{\"\xff\":1}"),
-            "m: byte 10 of the header is not valid UTF-8. This is not a safetensors file, or a damaged one.");
+            "m: byte 10 of the header is not valid UTF-8. The file is damaged, or is not a safetensors file.");
   const std::string no_brace =
-      "m: the header does not start with '{'. This is not a safetensors file, or a damaged one.";
+      "m: the header does not start with '{'. The file is damaged, or is not a safetensors file.";
   EXPECT_EQ(error_of_header(""), no_brace);
   EXPECT_EQ(error_of_header(" {}"), no_brace);
   EXPECT_EQ(error_of_header("[]"), no_brace);

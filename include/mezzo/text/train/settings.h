@@ -172,7 +172,7 @@ void visit_settings(Config& config, Visit&& visit) {
         config.labels);
   visit(Setting(kData, "dev-ratio", "share of --train to use as dev; 0: none").basic().between(0, 0.999),
         config.dev_ratio);
-  visit(Setting(kData, "stratify", "keep the share of each class in the part of --dev-ratio"), config.stratify);
+  visit(Setting(kData, "stratify", "give the dev texts of --dev-ratio the class shares of --train"), config.stratify);
   visit(Setting(kData, "folds", "number of folds of cross-validation; 0: off").between(0, 1000), config.folds);
   visit(Setting(kData, "fold", "the only fold to train, from 1; 0: all").between(0, 1000), config.fold);
   visit(Setting(kData, "limit", "number of training texts to read; 0: all").least(0), config.limit);
@@ -218,7 +218,7 @@ void visit_settings(Config& config, Visit&& visit) {
             .takes_none(true)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.epochs);
-  visit(Setting(kRecipe, "max-steps", "number of optimizer steps; wins over --epochs")
+  visit(Setting(kRecipe, "max-steps", "number of optimizer steps; overrides --epochs")
             .between(1, kMostSteps)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.max_steps);
@@ -374,7 +374,7 @@ void visit_settings(Config& config, Visit&& visit) {
 
   constexpr std::string_view kRun = "Run";
   visit(Setting(kRun, "eval-every",
-                "time between evaluations on dev: steps, epoch, or a share such as 0.25; 0: only at the end")
+                "interval of evaluations on dev: steps, epoch, or a share of an epoch such as 0.25; 0: only at the end")
             .metavar("WHEN")
             .basic()
             .none("auto")
@@ -395,7 +395,7 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are probabilities").changes_no_numbers(),
         config.calibrate);
   visit(Setting(kRun, "save-every",
-                "time between checkpoints: steps, epoch, or a share such as 0.25; 0: by minutes alone")
+                "interval of checkpoints: steps, epoch, or a share of an epoch such as 0.25; 0: only by --save-minutes")
             .metavar("WHEN")
             .changes_no_numbers(),
         config.save_every);
