@@ -10,6 +10,7 @@
 #include "encoder/cpu/simd/kernels.h"
 #include "encoder/packed_weights.h"
 #include "kernels/cpu/share_out.h"
+#include "kernels/cpu/simd/instruction_set.h"
 #include "kernels/cpu/tensor_spans.h"
 #include "kernels/dtypes.h"
 
@@ -115,8 +116,9 @@ bool are_ours(at::ScalarType dtype) {
 
 bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
 #ifdef __x86_64__
+  const bool has_amx = kernels::cpu::instruction_set() == kernels::cpu::InstructionSet::kAvx512Amx;  // ours
   return __builtin_cpu_is("intel") &&
-         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16")));
+         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16") && !has_amx));
 #else
   return true;
 #endif

@@ -144,7 +144,7 @@ double times(const Examination& machine, std::string_view precision, std::string
 }
 
 void advise_on_training(const Examination& machine, MachineAdvice& advice) {
-  const bool has_bf16 = machine.kernels == "avx512_bf16";
+  const bool has_bf16 = machine.kernels == "avx512_bf16" || machine.kernels == "avx512_amx";
   advice.precision = has_bf16 ? "bf16" : "fp32";
   advice.reason = has_bf16
                       ? fmt::format(
@@ -176,7 +176,8 @@ Examination examine() {
       .processor = cpu.name,
       .instructions = cpu.instructions,
       .kernels = kernels::cpu::name_of(kernels::cpu::instruction_set()),
-      .best_kernels = kernels::cpu::name_of(kernels::cpu::best_instruction_set()),
+      .best_kernels =
+          kernels::cpu::name_of(std::max(kernels::cpu::best_instruction_set(), kernels::cpu::instruction_set())),
       .num_processors = cpu.online,
       .num_usable = cpu.usable,
       .num_threads = at::get_num_threads(),

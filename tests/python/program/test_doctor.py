@@ -83,3 +83,12 @@ def test_lines_for_people():
     assert [line.split()[0] for line in lines[:1]] == ["Processor"] and any(line.startswith("Training    --precision ") for line in lines)
     assert any(line.startswith("What is wrong") or line == "Nothing is wrong with this machine." for line in lines)
     assert not any(line != line.rstrip() for line in lines)
+
+
+def test_amx_is_refused_if_the_kernels_cannot_use_it(found):
+    cases = {"yes": "MEZZO_AMX is 'yes'. Set 1 for AMX, or 0"}
+    if not {"amx_bf16", "amx_int8"} <= set(found["instructions"]):
+        cases["1"] = "MEZZO_AMX is 1, but this processor has no AMX for bf16 and int8, or Linux does not allow it. Unset MEZZO_AMX"
+    for value, message in cases.items():
+        done = subprocess.run([PROGRAM, "doctor"], capture_output=True, text=True, env={**os.environ, "MEZZO_AMX": value})
+        assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1, done

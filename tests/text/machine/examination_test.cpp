@@ -33,6 +33,8 @@ TEST(MachineAdviceTest, ChoosesWhatTheProcessorMultipliesItself) {
   EXPECT_THAT(advice.problems, IsEmpty());
 
   auto machine = good_machine();
+  machine.kernels = machine.best_kernels = "avx512_amx";
+  EXPECT_EQ(advice_of(machine).precision, "bf16");
   machine.kernels = machine.best_kernels = "avx2";
   machine.products.back().measured = 2.5e11;
   EXPECT_EQ(advice_of(machine).precision, "fp32");

@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "encoder/cpu/simd/amx_tiles.h"
 #include "encoder/cpu/simd/product_tile.h"
 #include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
@@ -72,7 +73,12 @@ struct Words {
 };
 #endif
 
-constexpr int kRows = kTileRows, kVectors = kTileVectors;
+#ifdef __AMX_INT8__
+constexpr int64_t kRows = kAmxRows;
+#else
+constexpr int kRows = kTileRows;
+#endif
+constexpr int kVectors = kTileVectors;
 constexpr int64_t kColumns = kTileColumns;
 
 int64_t words_of(int64_t depth) { return (depth + Words::kValues - 1) / Words::kValues; }
@@ -153,26 +159,26 @@ void quantize_rows(ConstSpan x, int64_t row_stride, const Int8Rows& to, int64_t 
   });
 }
 
-/// kCount rows from `row` on times one panel, whose first column is `column`.
+/// Sums before the first product: the part of the rows' least values.
 template <int kCount>
-[[gnu::noinline]] void tile(const Int8Product& op, int64_t row, const int32_t* panel, int64_t column) {
-  const Int8Rows& rows = op.rows;
-  const int64_t words = words_of(rows.depth), bytes = row_bytes(rows.depth);
-  Ints sums[kCount][kVectors];
+[[gnu::always_inline]] inline void begin_sums(const Int8Product& op,
+                                              int64_t row,
+                                              int64_t column,
+                                              Ints (&sums)[kCount][kVectors]) {
   MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) {
     Ints of_weights;
     __builtin_memcpy(&of_weights, op.weight_sums + column + v * kWidth, sizeof of_weights);
-    MEZZO_UNROLL for (int i = 0; i < kCount; ++i) { sums[i][v] = of_weights * rows.least[row + i]; }
+    MEZZO_UNROLL for (int i = 0; i < kCount; ++i) { sums[i][v] = of_weights * op.rows.least[row + i]; }
   }
-  const char *first = rows.values + row * bytes, *second = first + 3 * bytes, *third = second + 3 * bytes;
-  _Pragma("GCC unroll 4") for (int64_t k = 0; k < words; ++k) {
-    add_column<Words, kCount>(first, second, third, bytes, panel, sums);
-    first += sizeof(int32_t);
-    second += sizeof(int32_t);
-    third += sizeof(int32_t);
-    panel += kColumns;
-  }
-  const float* row_scales = rows.scales + row;
+}
+
+/// Scales complete sums into the output.
+template <int kCount>
+[[gnu::always_inline]] inline void scale(const Int8Product& op,
+                                         int64_t row,
+                                         int64_t column,
+                                         const Ints (&sums)[kCount][kVectors]) {
+  const float* row_scales = op.rows.scales + row;
   with_elements(op.output.element, [&]<class To>(To) {
     MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) {
       const int64_t first_column = column + v * kWidth, left = op.columns - first_column;
@@ -192,12 +198,59 @@ template <int kCount>
   });
 }
 
+#ifdef __AMX_INT8__
+struct Tiles {
+  /// `count` rows from `row` on times one panel, whose first column is `column`.
+  void multiply(const Int8Product& op, int64_t row, int64_t count, const int32_t* panel, int64_t column) {
+    const int64_t bytes = row_bytes(op.rows.depth);
+    tiles.multiply<true>(op.rows.values + row * bytes, bytes, count, panel, words_of(op.rows.depth));
+    for (int64_t i = 0; i < count; ++i) {
+      Ints sums[1][kVectors];
+      begin_sums<1>(op, row + i, column, sums);
+      MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Ints products;
+        __builtin_memcpy(&products, tiles.sums[i] + v * kWidth, sizeof products);
+        sums[0][v] += products;
+      }
+      scale<1>(op, row + i, column, sums);
+    }
+  }
+
+  AmxTiles tiles;
+};
+#else
+/// kCount rows from `row` on times one panel, whose first column is `column`.
+template <int kCount>
+[[gnu::noinline]] void tile(const Int8Product& op, int64_t row, const int32_t* panel, int64_t column) {
+  const Int8Rows& rows = op.rows;
+  const int64_t words = words_of(rows.depth), bytes = row_bytes(rows.depth);
+  Ints sums[kCount][kVectors];
+  begin_sums<kCount>(op, row, column, sums);
+  const char *first = rows.values + row * bytes, *second = first + 3 * bytes, *third = second + 3 * bytes;
+  _Pragma("GCC unroll 4") for (int64_t k = 0; k < words; ++k) {
+    add_column<Words, kCount>(first, second, third, bytes, panel, sums);
+    first += sizeof(int32_t);
+    second += sizeof(int32_t);
+    third += sizeof(int32_t);
+    panel += kColumns;
+  }
+  scale<kCount>(op, row, column, sums);
+}
+
+struct Tiles {
+  static void multiply(const Int8Product& op, int64_t row, int64_t count, const int32_t* panel, int64_t column) {
+    with_rows(count, [&]<int kCount> { tile<kCount>(op, row, panel, column); });
+  }
+};
+#endif
+
 void int8_product(const Int8Product& op, int64_t begin, int64_t end) {
   const int64_t panel_size = words_of(op.rows.depth) * kColumns;
   const int32_t* panel = op.packed + op.first_column / kColumns * panel_size;
+  Tiles tiles;
   for (int64_t column = op.first_column; column < op.last_column; column += kColumns, panel += panel_size) {
     for (int64_t row = begin; row < end; row += kRows) {
-      with_rows(at_most(kRows, end - row), [&]<int kCount> { tile<kCount>(op, row, panel, column); });
+      tiles.multiply(op, row, at_most(kRows, end - row), panel, column);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include <initializer_list>
 
+#include "encoder/cpu/simd/amx_tiles.h"
 #include "encoder/cpu/simd/product_tile.h"
 #include "encoder/cpu/simd/rows.h"
 #include "encoder/cpu/simd/table.h"
@@ -29,6 +30,7 @@ static_assert(kLineSteps % 4 == 0, "steps are unrolled by 4");
 
 struct FloatWords {
   static constexpr int64_t kValues = 1;  ///< of a word
+  static constexpr bool kInAmx = false;
 #ifdef __AVX512BF16__
   static constexpr Element kRounded = Element::kHalf;  ///< what tiles round their sums into themselves
 #else
@@ -65,6 +67,11 @@ struct FloatWords {
 struct BFloat16Pairs {
   static constexpr int64_t kValues = 2;
   static constexpr Element kRounded = Element::kBFloat16;
+#ifdef __AMX_BF16__
+  static constexpr bool kInAmx = true;
+#else
+  static constexpr bool kInAmx = false;
+#endif
 
   static Floats add_product(Floats sum, const char* left, Floats right) {
     int32_t pair;
@@ -198,11 +205,36 @@ void transpose_8x8(const char* from, int64_t row, float* to, int64_t stride) {
   }
 }
 
+/// `count` rows that lie in memory as columns do, one after another, for AMX. Up to 7 rows of anything follow.
+template <class Words>
+void pack_stripe_by_rows(ConstSpan rows, int64_t stride, int64_t depth, int64_t words, int64_t count, float* packed) {
+  float columns[8][kStripe] = {};
+  for (int64_t k = 0; k < words; k += 8) {
+    const int64_t length = at_most(8, words - k);
+    for (int64_t j = 0; j < length; ++j) {
+      Words::read_across(rows, stride, depth, k + j, count, columns[j]);
+    }
+    for (int64_t i = 0; i < count; i += 8) {
+      float* to = packed + i * words + k;
+      if (length == 8) {
+        transpose_8x8(reinterpret_cast<const char*>(columns[0] + i), sizeof columns[0], to, words);
+        continue;
+      }
+      for (int64_t j = 0; j < 8 * length; ++j) {
+        to[j % 8 * words + j / 8] = columns[j / 8][i + j % 8];
+      }
+    }
+  }
+}
+
 /// `count` rows that lie in memory as columns do, in groups of kRows, whose words of
 /// one column are side by side.
 template <class Words>
 [[gnu::always_inline]] inline void pack_stripe(
     ConstSpan rows, int64_t stride, int64_t depth, int64_t words, int64_t count, float* packed) {
+  if constexpr (Words::kInAmx) {
+    return pack_stripe_by_rows<Words>(rows, stride, depth, words, count, packed);
+  }
   float column[kStripe];
   for (int64_t k = 0; k < words; ++k) {
     const float* values = Words::read_across(rows, stride, depth, k, count, column);
@@ -241,7 +273,8 @@ Rows rows_of(const MatrixView& a, int64_t depth, int64_t begin, int64_t count, i
       pack_stripe<Words>(stripe, a.column, depth - first, words, count - i, packed + i * words);
     }
   }
-  return {reinterpret_cast<const char*>(packed), kWord, kRows * kWord};
+  return {reinterpret_cast<const char*>(packed), Words::kInAmx ? words * kWord : kWord,
+          Words::kInAmx ? kWord : kRows * kWord};
 }
 
 /// At most kPanelsATime panels of rows of b.
@@ -335,6 +368,20 @@ struct Target {
   float* edge;  ///< [kRows, kColumns]
 };
 
+/// What a tile of `height` rows, `width` wide, adds to the sums from element `first` on, or overwrites them with.
+template <Element kResult>
+void put(const float* tile, int64_t height, int64_t width, bool adds, int64_t first, const Target& target) {
+  for (int64_t r = 0; r < height; ++r, tile += kColumns, first += target.stride) {
+    float* c = target.sums + first;
+    for (int64_t j = 0; j < width; ++j) {
+      c[j] = adds ? c[j] + tile[j] : tile[j];
+    }
+    if constexpr (kResult != Element::kFloat) {
+      write(c, target.output, first, width);
+    }
+  }
+}
+
 /// sums = or += rows of a times panels of b [depth, kColumns], `panel_size` from one to the next.
 /// Where kResult is not float32, sums are complete and go to the output.
 template <class Words, Element kResult>
@@ -355,19 +402,27 @@ void multiply(
         continue;
       }
       tile_of<Words, false>(height, group, panel, depth, {edge, nullptr, kColumns}, ahead);
-      for (int64_t r = 0; r < height; ++r) {
-        float* c = sums + first + r * stride;
-        for (int64_t j = 0; j < width; ++j) {
-          const float sum = edge[r * kColumns + j];
-          c[j] = adds ? c[j] + sum : sum;
-        }
-        if constexpr (kResult != Element::kFloat) {
-          write(c, output, first + r * stride, width);
-        }
-      }
+      put<kResult>(edge, height, width, adds, first, target);
     }
   }
 }
+
+#ifdef __AMX_BF16__
+/// multiply() of pairs of bfloat16 in the tile registers of AMX.
+template <Element kResult>
+void multiply_in_amx(
+    const Rows& rows, const float* panel, int64_t panel_size, int64_t depth, bool adds, const Target& target) {
+  AmxTiles tiles;
+  for (int64_t column = 0; column < target.columns; column += kColumns, panel += panel_size) {
+    for (int64_t i = 0; i < target.count; i += kAmxRows) {
+      const int64_t height = at_most(kAmxRows, target.count - i);
+      tiles.multiply<false>(rows.data + i * rows.row, rows.row, height, panel, depth);
+      put<kResult>(tiles.sums[0], height, at_most(kColumns, target.columns - column), adds, i * target.stride + column,
+                   target);
+    }
+  }
+}
+#endif
 
 /// Calls body with the elements that such words are rounded into at once, if `element` is one
 /// of them, or with float32.
@@ -404,8 +459,15 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
         const Rows rows = rows_of<Words>(term.a, term.depth, begin, count, k, block_end, packed);
         const bool is_last = t + 1 == op.num_terms && block + 1 == blocks;
         with_result<Words>(is_last ? output.element : Element::kFloat, [&]<Element kResult> {
-          multiply<Words, kResult>(rows, term.packed + op.first_column * words + k * kColumns, words * kColumns,
-                                   block_end - k, adds, target);
+          const float* panel = term.packed + op.first_column * words + k * kColumns;
+#ifdef __AMX_BF16__
+          if constexpr (Words::kInAmx) {
+            multiply_in_amx<kResult>(rows, panel, words * kColumns, block_end - k, adds, target);
+          } else
+#endif
+          {
+            multiply<Words, kResult>(rows, panel, words * kColumns, block_end - k, adds, target);
+          }
           is_rounded = kResult != Element::kFloat;
         });
         adds = true;
@@ -424,7 +486,11 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
 
 }  // namespace
 
+#ifdef __AMX_BF16__
+const ProductKernels product_kernels = {.tile_rows = kAmxRows,
+#else
 const ProductKernels product_kernels = {.tile_rows = kRows,
+#endif
                                         .panel_columns = kColumns,
                                         .panel_rows = panel_rows,
                                         .pack_panels = pack_panels,

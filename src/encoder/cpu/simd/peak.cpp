@@ -1,10 +1,10 @@
+#include "encoder/cpu/simd/amx_tiles.h"
 #include "encoder/cpu/simd/table.h"
+#include "kernels/cpu/simd/convert.h"
 
 // The peak rate of the instructions of matrix products, with operands in registers only.
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
-
-#define MEZZO_UNROLL _Pragma("GCC unroll 32")
 
 // Independent of each other: more than an instruction's latency times the number that a processor begins in a cycle.
 // On a Zen 5, 12 sums reach 0.93 of the rate that 16 or 24 reach in bfloat16. The sums and the two operands fit the
@@ -45,11 +45,48 @@ inline Vector run(int64_t rounds, Vector left, Vector right, const Multiply& mul
 
 // The operands are ones, so each sum counts its products.
 
+#ifdef __AMX_BF16__
+/// @param ones  a word
+template <bool kAreBytes>
+float in_amx(int64_t rounds, uint32_t ones) {
+  AmxTiles tiles;
+  tiles.set_rows(kAmxTile);
+  for (int64_t i = 0; i < kAmxTile * kAmxTile; ++i) {
+    __builtin_memcpy(tiles.sums[0] + i, &ones, sizeof ones);
+  }
+  finish_writes(tiles.sums);
+  _tile_loadd(6, tiles.sums, kAmxTile * sizeof ones);
+  _tile_loadd(7, tiles.sums, kAmxTile * sizeof ones);
+  tiles.zero();
+  for (int64_t round = 0; round < rounds; ++round) {
+    MEZZO_AMX_MULTIPLY(0)
+    MEZZO_AMX_MULTIPLY(1)
+    MEZZO_AMX_MULTIPLY(2)
+    MEZZO_AMX_MULTIPLY(3)
+    MEZZO_AMX_MULTIPLY(4)
+    MEZZO_AMX_MULTIPLY(5)
+  }
+  tiles.store(kAmxTile);
+  float total = 0;
+  for (const auto& row : tiles.sums) {
+    for (const float& sum : row) {
+      total += kAreBytes ? static_cast<float>(float_to_bits(sum)) : sum;
+    }
+  }
+  return total;
+}
+
+float bfloat16_in_amx(int64_t rounds) { return in_amx<false>(rounds, 0x3F803F80); }
+float int8_in_amx(int64_t rounds) { return in_amx<true>(rounds, 0x01010101); }
+
+constexpr double kAmxWordsOfARound = 2.0 * kAmxRows * kTileColumns * kAmxTile;
+#endif
+
 float float32(int64_t rounds) {
   return sum(run(rounds, broadcast(1), broadcast(1), [](Floats sum, Floats a, Floats b) { return sum + a * b; }));
 }
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 float bfloat16(int64_t rounds) {
   const auto ones = (Floats)(Bits{} + 0x3F803F80u);
   return sum(run(rounds, ones, ones, [](Floats sum, Floats a, Floats b) {
@@ -58,7 +95,7 @@ float bfloat16(int64_t rounds) {
 }
 #endif
 
-#ifdef __AVX2__
+#if defined(__AVX2__) && !defined(__AMX_INT8__)
 float int8(int64_t rounds) {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   const Ints ones = Ints{} + 0x01010101;
@@ -86,12 +123,16 @@ constexpr double kOperations = 2.0 * kSums * kWidth;  // of a round, in float32:
 
 const PeakLoops peak_loops = {
     .float32 = {float32, kOperations},
-#ifdef __AVX512BF16__
+#ifdef __AMX_BF16__
+    .bfloat16 = {bfloat16_in_amx, 2 * kAmxWordsOfARound},
+#elif defined(__AVX512BF16__)
     .bfloat16 = {bfloat16, 2 * kOperations},
 #else
     .bfloat16 = {},
 #endif
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#ifdef __AMX_INT8__
+    .int8 = {int8_in_amx, 4 * kAmxWordsOfARound},
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = {int8, 4 * kOperations},
 #elif defined(__AVX2__)
     .int8 = {int8, 2 * kOperations},  // which are multiplied as int16

@@ -5,7 +5,7 @@
 /// The inner loop of all products with packed panels, for floats and for integers.
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
-#define MEZZO_UNROLL _Pragma("GCC unroll 16")
+#define MEZZO_UNROLL _Pragma("GCC unroll 32")
 
 // A tile of the output. Most registers hold sums (AVX2 has 16, AVX-512 has 32), the others a row of the panel and one
 // word of the left side.

@@ -18,6 +18,11 @@ namespace avx2_vnni {
 extern const Int8Kernels int8_kernels;
 extern const PeakLoops peak_loops;
 }  // namespace avx2_vnni
+namespace avx512_amx {
+extern const ProductKernels product_kernels;
+extern const Int8Kernels int8_kernels;
+extern const PeakLoops peak_loops;
+}  // namespace avx512_amx
 namespace avx512 {
 extern const SimdKernels table;
 }
@@ -55,6 +60,11 @@ const SimdKernels& simd_kernels() {
     if (set == kernels::cpu::InstructionSet::kAvx2 && has_avx_vnni()) {
       table.int8 = &avx2_vnni::int8_kernels;
       table.peak = &avx2_vnni::peak_loops;
+    }
+    if (set == kernels::cpu::InstructionSet::kAvx512Amx) {
+      table.products = &avx512_amx::product_kernels;
+      table.int8 = &avx512_amx::int8_kernels;
+      table.peak = &avx512_amx::peak_loops;
     }
 #endif
     return table;
