@@ -258,14 +258,14 @@ MachineAdvice advice_of(const Examination& machine) {
       machine.shared_memory_bytes < kGigabyte / 2,
       [&] {
         return fmt::format(
-            "/dev/shm has {:.2f} GB, through which ranks of one machine exchange gradients (BERT-base: 0.4 GB)",
+            "/dev/shm has {:.2f} GB. Ranks of one machine exchange gradients through it (BERT-base: 0.4 GB)",
             1e-9 * static_cast<double>(machine.shared_memory_bytes));
       },
       "start the container with --shm-size=1g, if ranks are to train here");
   tell(
       machine.has_nvidia_driver && !machine.libtorch_has_cuda,
       [] { return "there is an NVIDIA driver, but this LibTorch supports only the CPU"; },
-      "install a torch for CUDA into the environment that mezzo is built with, and build it again");
+      "install a torch for CUDA into the environment that mezzo is built with, and build mezzo again");
   tell(
       machine.has_nvidia_driver && machine.libtorch_has_cuda && machine.gpus.empty(),
       [] { return "there is an NVIDIA driver, but LibTorch finds no GPU"; },
