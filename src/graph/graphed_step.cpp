@@ -57,7 +57,7 @@ std::shared_ptr<StepStream> take_stream(c10::Device device) {
   static auto* const taken = new std::unordered_map<c10::Stream, std::weak_ptr<StepStream>>;
   const std::lock_guard lock(mutex);
   std::shared_ptr<StepStream> found;
-  for (int i = 0; i < kPooledStreams; ++i) {
+  for (int i = 0; i <= kPooledStreams; ++i) {  // one more, so that the next step without its own shares another
     const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
     auto& user = (*taken)[stream];
     found = user.lock();

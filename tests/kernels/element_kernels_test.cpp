@@ -391,6 +391,9 @@ TEST_F(ElementKernelsTest, AddAndSumSquaresInOneOrder) {
 
 TEST(InstructionSetTest, IsTheBestOrWhatTheEnvironmentAsksFor) {
   const char* wanted = std::getenv("MEZZO_CPU_CAPABILITY");
+  if (const char* amx = std::getenv("MEZZO_AMX"); amx != nullptr && std::string_view(amx) == "1") {
+    wanted = "avx512_amx";
+  }
   EXPECT_STREQ(name_of(instruction_set()), wanted != nullptr ? wanted : name_of(best_instruction_set()));
   const auto all = all_element_kernels();
   EXPECT_EQ(&element_kernels(), all[std::min(all.size() - 1, static_cast<size_t>(instruction_set()))]);

@@ -12,7 +12,8 @@ namespace mezzo::encoder::fused {
 namespace {
 
 /// Whether this backward adds the gradient of `table` to an existing one, without showing it to others. Others are
-/// torch::autograd::grad, which names its inputs, and hooks of the tensor or of its AccumulateGrad.
+/// torch::autograd::grad, which names its inputs, hooks of the tensor, and pre-hooks of its AccumulateGrad. A post-hook
+/// may see a sparse gradient.
 bool is_only_added(const at::Tensor& table) {
   if (!table.is_leaf() || !table.grad().defined() || !torch::autograd::impl::hooks(table).empty() ||
       !torch::autograd::get_current_graph_task_exec_info()->empty()) {

@@ -83,11 +83,11 @@ void measure_products(Examination& machine) {
   const auto& peak = *encoder::cpu::simd_kernels().peak;
   const auto add = [&](const char* precision, at::ScalarType dtype, const encoder::cpu::PeakLoop& loop) {
     const auto left = x.to(dtype), right = weight.to(dtype);
-    // LibTorch chooses its own instructions, AMX among them, which no loop here measures.
+    // LibTorch chooses its own instructions. No loop here measures its use of AMX.
     const bool is_mezzos =
         encoder::cpu::can_be_packed({at::empty({kRows, kInner}, left.options()), {{left, right.t()}}, false});
     const bool has_loop = machine.kernels != "baseline" && (is_mezzos || machine.kernels == machine.best_kernels) &&
-                          !(dtype == at::kBFloat16 && has(machine, "amx_bf16"));
+                          !(dtype == at::kBFloat16 && !is_mezzos && has(machine, "amx_bf16"));
     machine.products.push_back(product_rate(precision, left, right, dtype, has_loop ? loop : encoder::cpu::PeakLoop{}));
   };
   add("fp32", at::kFloat, peak.float32);

@@ -11,7 +11,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 def doctor(*arguments, prefix=(), **variables):
-    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MEZZO_CPU_CAPABILITY")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MEZZO_CPU_CAPABILITY", "MEZZO_AMX")}
     return subprocess.run([*prefix, PROGRAM, "doctor", *arguments], capture_output=True, text=True, timeout=300, check=True,
                           env={**environment, **variables})
 

@@ -236,7 +236,7 @@ def test_fresh_weights_are_distributed_as_those_of_transformers(tmp_path):
         (dict(hidden_activation="silu"), 'hidden_activation is "silu", mezzo supports: gelu'),
         (dict(classifier_pooling="max"), 'classifier_pooling is "max", mezzo supports: cls, mean'),
         (dict(norm_bias=1), "norm_bias is 1, expected true or false"),
-        (dict(num_attention_heads=16), "num_attention_heads is 16, which leaves each head of hidden_size 48 an odd"),
+        (dict(num_attention_heads=16), "num_attention_heads is 16, so each head of hidden_size 48 has an odd number of columns"),
         (dict(layer_types=["full_attention"]), "layer_types is not a list of 4 types"),
         (dict(layer_types=["full_attention"] * 3 + ["chunked_attention"]), 'layer_types has "chunked_attention"'),
         (dict(rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=1e4))),

@@ -73,7 +73,7 @@ class AmxTiles {
     store(second);
   }
 
-  /// Of the tile registers that hold sums or the left side. Another number than before zeroes all registers.
+  /// Sets the rows of the registers of sums and of the left side. A new number zeroes all registers.
   void set_rows(int64_t rows) {
     if (rows == rows_) {
       return;
@@ -101,7 +101,7 @@ class AmxTiles {
     _tile_zero(5);
   }
 
-  /// To `sums`. @param second  first row of the second group, 0 without one
+  /// Copies the registers of sums to `sums`. @param second  first row of the second group, 0 without one
   void store(int64_t second) {
     _tile_stored(0, sums[0], kPanelRow);
     _tile_stored(1, sums[0] + kAmxTile, kPanelRow);

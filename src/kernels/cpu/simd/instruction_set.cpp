@@ -28,7 +28,7 @@ InstructionSet best_or_named() {
   const auto number = std::find(std::begin(kNames), std::end(kNames), std::string_view(wanted)) - std::begin(kNames);
   TORCH_CHECK_VALUE(number <= static_cast<int>(best), "MEZZO_CPU_CAPABILITY is '", wanted,
                     "', which this machine or mezzo does not support. Set baseline, avx2, avx512 or avx512_bf16, or "
-                    "unset it for the best");
+                    "unset it for the best. For AMX, set MEZZO_AMX=1");
   return static_cast<InstructionSet>(number);
 }
 
