@@ -117,7 +117,7 @@ def main():
     about = (
         f"Emotion data set, packed batches of {BATCH} texts, {options.rounds} × {options.steps} steps after {options.warmup} of"
         f" warm-up; {torch.get_num_threads()} threads.\n\n- Peak: `mezzo doctor`, multiply-add instructions on registers alone, all"
-        " threads; the best of all runs.\n- Products: those of forward and backward, with one row a text in the last layer, at the peak."
+        " threads; the best of all runs.\n- Products: the products of forward and backward, with one row a text in the last layer, at the peak."
         "\n- Attention: 14 L² H operations a text and layer except the last, at the peak.\n- Optimizer: weights and two moments read and"
         " written, gradients read, a half-precision copy written if there is one, at the speed of a copy.\n- Rest: the step without"
         " these limits.\n- Multiplied in: float32 where LibTorch has no products for a precision.")
@@ -125,7 +125,7 @@ def main():
              "optimizer at copy speed, ms", "rest, ms", "GFLOP a step", "peak, GFLOP/s", "step, ms: median (least to most)",
              "multiplied in"]
     profiles = [no_profile] if no_profile else [
-        "Below, where the processor time goes: samples of `perf` in the middle of a run, by symbol. What LibTorch fuses or inlines"
+        "Below is the use of processor time: samples of `perf` in the middle of a run, by symbol. What LibTorch fuses or inlines"
         " goes where its outermost symbol does.", *sections]
     support.page(options, "roofline", "A training step against the processor's peak", about, support.table(heads, rows), *profiles)
 

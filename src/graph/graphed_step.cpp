@@ -370,9 +370,10 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
       TORCH_CHECK(!outputs[i].defined() || outputs[i].device() == device_, "output ", i, " is on ", outputs[i].device(),
                   ", so a replay does not change it");
     }
-    TORCH_CHECK(op_watchers_begun() == watchers,
-                "it opened a CastLog or a FiniteTracer, which sees no replays; open it around the call, which then "
-                "runs eagerly");
+    TORCH_CHECK(
+        op_watchers_begun() == watchers,
+        "it opened a CastLog or a FiniteTracer, and neither sees replays; open it around the call, and the call "
+        "runs eagerly");
     graph = recording.end();
     used = watch.stop(device_.type());
   } catch (const c10::OutOfMemoryError&) {

@@ -116,9 +116,9 @@ bool are_ours(at::ScalarType dtype) {
 
 bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
 #ifdef __x86_64__
-  const bool has_amx = kernels::cpu::instruction_set() == kernels::cpu::InstructionSet::kAvx512Amx;  // ours
+  const bool uses_amx = kernels::cpu::instruction_set() == kernels::cpu::InstructionSet::kAvx512Amx;
   return __builtin_cpu_is("intel") &&
-         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16") && !has_amx));
+         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16") && !uses_amx));
 #else
   return true;
 #endif
