@@ -41,15 +41,15 @@ at::Tensor onednn(const at::Tensor& left, const at::Tensor& weight) {
   using Scalars = c10::List<std::optional<at::Scalar>>;
   static const auto linear = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                                 .typed<at::Tensor(at::Tensor, at::Tensor, std::optional<at::Tensor>, std::string,
-                                                   Scalars, std::optional<std::string>)>();
+                                 .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                                                   std::string_view, Scalars, std::optional<std::string_view>)>();
   return linear.call(left, weight, std::nullopt, "none", Scalars(), std::nullopt);
 }
 
 at::Tensor reordered(const at::Tensor& weight) {
   static const auto reorder = c10::Dispatcher::singleton()
                                   .findSchemaOrThrow("mkldnn::_reorder_linear_weight", "")
-                                  .typed<at::Tensor(at::Tensor, std::optional<int64_t>)>();
+                                  .typed<at::Tensor(const at::Tensor&, std::optional<int64_t>)>();
   return reorder.call(weight, kRows);
 }
 
