@@ -72,7 +72,7 @@ NodeEnvironment from_tasks() {
   if (!task) return {};
   TORCH_CHECK_VALUE(task->local_world_size == 1, task->launcher, " started mezzo launch ", task->local_world_size,
                     " times on this host. Start it once on each host, with --nproc ", task->local_world_size,
-                    ", or the command without mezzo launch");
+                    ". Or start the command itself, without mezzo launch");
   return {std::nullopt, task->world_size, task->rank, 0,
           with_port(task->master_addr, fmt::format("{}", task->master_port))};
 }

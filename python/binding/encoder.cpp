@@ -155,7 +155,7 @@ class PythonEncoder : public torch::CustomClassHolder {
   static constexpr const char* kHasPads =
       "input_ids has padding that attention_mask does not mask, and PyTorch does not train the embedding of padding";
   static constexpr const char* kNotRightPadding =
-      "attention_mask masks more than padding on the right, or a whole text";
+      "attention_mask masks a whole text, or positions that are not on the right";
 
   /// Packs the layers' weights for prediction on a CPU, and drops those copies for all else.
   void prepare_weights() {

@@ -73,8 +73,8 @@ GradScaler::GradScaler(GradScalerOptions options)
     : options_(std::move(options)), loss_scale_(std::make_unique<LossScale>(rules_of(options_))) {
   constexpr auto most = std::numeric_limits<int32_t>::max();
   TORCH_CHECK_VALUE(options_.max_consecutive_skips() >= 0 && options_.max_consecutive_skips() <= most,
-                    "GradScaler: max_consecutive_skips must be between 0, which allows any number, and ", most,
-                    ", got ", options_.max_consecutive_skips(), ".");
+                    "GradScaler: max_consecutive_skips must be 0 (no limit) to ", most, ", got ",
+                    options_.max_consecutive_skips(), ".");
 }
 
 GradScaler::GradScaler(GradScaler&&) noexcept = default;

@@ -58,9 +58,9 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
                   "gradient in a warm-up call");
       tensor = name == kStep ? at::zeros({}, options) : at::zeros_like(parameter, options, at::MemoryFormat::Preserve);
     } else if (tensor.device() != options.device() || tensor.dtype() != options.dtype()) {
-      TORCH_CHECK(
-          !RecordingScope::is_open(), "Optimizer: ", detail::labelled_parameter(*this, parameter),
-          " has another dtype or device than its state in a recorded step. Call step() once before the recording");
+      TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: in a recorded step, ",
+                  detail::labelled_parameter(*this, parameter),
+                  " has another dtype or device than its state. Call step() once before the recording");
       check_groups();  // the optimizer may not train the new dtype
       tensor = tensor.to(options);
       if (int64_t* const count = count_of(key); name == kStep && count != nullptr) {

@@ -19,7 +19,7 @@ namespace mezzo::distributed {
 void ProcessGroup::check_tensor(const char* collective, const at::Tensor& tensor, bool same_shape) {
   TORCH_CHECK_VALUE(tensor.defined(), collective, ": the tensor of rank ", name_of(rank()), " is undefined");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, collective, ": the tensor of rank ", name_of(rank()), " is ",
-                    tensor.layout(), "; pass a dense one");
+                    tensor.layout(), "; pass a dense tensor");
   const auto backends = group_->getDeviceTypes();
   const bool has_backend =
       std::ranges::any_of(backends, [&](const c10::Device& device) { return device.type() == tensor.device().type(); });

@@ -156,8 +156,8 @@ at::Tensor word_label_ids(const LabeledRows& rows, const LabelMap& labels, std::
   // A row of the matrix for each text, as long as the longest.
   constexpr size_t kMostTimes = 1000, kRoom = size_t{1} << 26;
   TORCH_CHECK_VALUE(most == 0 || rows.labels.size() <= (kMostTimes * words + kRoom) / most, rows.where(longest),
-                    "this text has ", most, " words, and the ", rows.labels.size(), " texts together have ", words,
-                    ". If it is several texts, split it. If not, leave it out.");
+                    "this text is too long. It has ", most, " of the ", words, " words of all ", rows.labels.size(),
+                    " texts. If it is several texts, split it. If not, leave it out.");
   const auto count = static_cast<int64_t>(rows.labels.size());
   auto ids = at::full({count, static_cast<int64_t>(most)}, TokenizedTexts::kNoTarget, at::kInt);
   for (size_t i = 0; i < rows.labels.size(); ++i) {

@@ -67,7 +67,7 @@ void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config
   const bool has_logarithm = config.relative_attention && buckets > 0 && config.max_tokens() - 1 > half;
   TORCH_CHECK_VALUE(!has_logarithm || (half > 0 && half < config.farthest() - 1), fields.at("position_buckets"), "is ",
                     buckets, ", of which half must be at least 1 and less than the largest distance, ",
-                    config.farthest() - 1, "; -1 for a row a distance");
+                    config.farthest() - 1, ". Set -1 to give each distance its own row");
 }
 
 /// Fields that would make another model of it.

@@ -17,7 +17,7 @@ constexpr KnownField kOfAll[] = {
     {"bos_token_id", kNoEffect},
     {"chunk_size_feed_forward", kNoEffect},
     {"cls_token_id", kNoEffect},
-    {"compression_config", kOnly, "[]", "; its weights are quantized. Use the model before its quantization"},
+    {"compression_config", kOnly, "[]", "; its weights are quantized. Use the unquantized model"},
     {"cross_attention_hidden_size", kNoEffect},
     {"decoder_start_token_id", kNoEffect},
     {"dtype", kNoEffect},  // tensors tell their own
@@ -48,7 +48,7 @@ constexpr KnownField kOfAll[] = {
     {"problem_type", kRead},
     {"pruned_heads", kOnly, "[{}]"},
     {"reads_pairs", kRead},
-    {"quantization_config", kOnly, "[]", "; its weights are quantized. Use the model before its quantization"},
+    {"quantization_config", kOnly, "[]", "; its weights are quantized. Use the unquantized model"},
     {"return_dict", kNoEffect},
     {"sep_token_id", kNoEffect},
     {"softmax_temperature", kOnly, "[1]", kFolded},

@@ -119,8 +119,8 @@ void check_has_no_scales(const std::vector<std::string>& names,
     return other.starts_with(module) && other.find("scale", module.size()) != other.npos;
   });
   TORCH_CHECK_VALUE(scale == names.end(), path, ": ", name, " is ", tensor.scalar_type(), " with a scale, ", *scale,
-                    ", so it is quantized. mezzo reads only weights without scales. Use the model before its "
-                    "quantization");
+                    ", so it is quantized. mezzo reads only weights without scales. Use the "
+                    "unquantized model");
 }
 
 /// Whether a file may lack it, as one of another task does: the head's, of which BERT's pooler is a part.

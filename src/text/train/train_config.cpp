@@ -91,7 +91,7 @@ void check_sources(const TrainConfig& config) {
 
 void check_folds(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.folds != 1, "--folds is 1, expected at least 2: one of them is dev, and the others train");
-  TORCH_CHECK_VALUE(config.folds > 0 || config.fold == 0, "--fold is one of --folds; pass --folds");
+  TORCH_CHECK_VALUE(config.folds > 0 || config.fold == 0, "--fold chooses one fold of --folds; pass --folds as well");
   TORCH_CHECK_VALUE(config.fold <= config.folds, "--fold is ", config.fold, ", of --folds ", config.folds);
   TORCH_CHECK_VALUE(config.folds == 0 || (config.dev.empty() && !config.stratify),
                     "--folds takes dev from the training texts; leave --dev and --stratify out");

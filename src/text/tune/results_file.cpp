@@ -67,8 +67,8 @@ void check_recipe(const std::string& file, const nlohmann::json& recorded, const
   };
   for (const auto& both : {then, now}) {
     for (const auto& [name, value] : both) {
-      TORCH_CHECK_VALUE(shown(then, name) == shown(now, name), file, ": is a search with ", in_one_line(name), " ",
-                        shown(then, name), ", and now it is ", shown(now, name),
+      TORCH_CHECK_VALUE(shown(then, name) == shown(now, name), file, ": the search began with ", in_one_line(name), " ",
+                        shown(then, name), ", which is now ", shown(now, name),
                         ". Restore the setting to continue, or pass another --output.");
     }
   }

@@ -151,7 +151,7 @@ TEST(ProcessGroupTest, RefusesTensorsOfWhichACollectiveCannotBeMade) {
                 HasSubstr("has 5 rows, which cannot be divided into 2 equal parts"));
     EXPECT_THAT(error_of([&] { group.all_to_all(five, {}, {1, 2}); }),
                 HasSubstr("[1, 2], expected 2 numbers whose sum is 5"));
-    EXPECT_THAT(error_of([&] { group.all_gather(five.to_sparse()); }), HasSubstr("is Sparse; pass a dense one"));
+    EXPECT_THAT(error_of([&] { group.all_gather(five.to_sparse()); }), HasSubstr("is Sparse; pass a dense tensor"));
     EXPECT_THAT(error_of([&] { group.all_gather(at::empty({1}, at::kMeta)); }), HasSubstr("is on meta"));
     auto sum = five.clone();
     EXPECT_THAT(error_of([&] { group.broadcast(sum, 2); }), HasSubstr("there is no rank 2 in a group of 2"));

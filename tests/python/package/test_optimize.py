@@ -464,8 +464,8 @@ def same_outputs_and_a_warning(theirs, mine, inputs, reason):
     (dict(output_attentions=True), "output_attentions is given"),
     (dict(position_ids=torch.arange(40).flip(0).unsqueeze(0)), "position_ids is given"),
     (dict(attention_mask=torch.ones(7, 40, 40, dtype=torch.long).unsqueeze(1).bool()), r"attention_mask is not a tensor \[B, S\]"),
-    (dict(attention_mask=torch.ones(7, 40).triu(0)), "attention_mask masks more than padding on the right"),
-    (dict(attention_mask=torch.arange(40).ne(5).expand(7, 40)), "attention_mask masks more than padding on the right"),
+    (dict(attention_mask=torch.ones(7, 40).triu(0)), "attention_mask masks a whole text, or positions that are not on the right"),
+    (dict(attention_mask=torch.arange(40).ne(5).expand(7, 40)), "attention_mask masks a whole text, or positions that are not on the right"),
 ])
 def test_calls_that_run_the_models_own_code(more, reason):
     theirs = model_of("bert").base_model

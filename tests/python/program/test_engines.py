@@ -99,7 +99,7 @@ def test_flags_win_over_the_environment():
     (dict(PET_NNODES="two"), "environment variable PET_NNODES is 'two', not a count"),
     (dict(PET_NNODES="3:2", PET_NODE_RANK="0", PET_MASTER_ADDR="localhost"), "--min-nnodes is 3, expected 0 to 2, nnodes"),
     ({**open_mpi(0, 1), "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
-     "Open MPI started mezzo launch 2 times on this host. Start it once on each host, with --nproc 2, or the command without mezzo launch"),
+     "Open MPI started mezzo launch 2 times on this host. Start it once on each host, with --nproc 2. Or start the command itself, without mezzo launch"),
 ])
 def test_an_environment_that_cannot_be_meant_is_one_line(variables, message):
     done = launch_alone(variables, "--nproc", "1")

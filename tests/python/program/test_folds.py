@@ -188,7 +188,7 @@ def test_more_epochs_extend_every_fold(data, tmp_path):
 
 @pytest.mark.parametrize("more, message", [
     (["--folds", 1], "--folds is 1, expected at least 2"),
-    (["--fold", 2], "--fold is one of --folds"),
+    (["--fold", 2], "--fold chooses one fold of --folds"),
     (["--folds", 3, "--fold", 4], "--fold is 4, of --folds 3"),
     (["--folds", 3, "--stratify"], "leave --dev and --stratify out"),
     (["--folds", 3, "--resume", "x"], "pass --resume auto, or --fold as well"),

@@ -95,7 +95,7 @@ def test_models_of_others_are_removed_and_their_records_stay(found):
     (lambda results: results["trials"][0].update(state="done"), "has an unknown state"),
     (lambda results: results["trials"][0]["scores"][0].pop("step"), "is not a record of a search: "),
     (lambda results: results["trials"][0]["scores"][0].update(accuracy="high"), "is not a record of a search: "),
-    (lambda results: results["recipe"].update(seed="1"), "is a search with seed '1', and now it is '0'"),
+    (lambda results: results["recipe"].update(seed="1"), "the search began with seed '1', which is now '0'"),
 ])
 def test_results_that_lack_a_part_are_refused(found, tmp_path, change, message):
     folder, _, results = found
@@ -170,7 +170,7 @@ def test_data_that_changed_is_another_search(found, data, tmp_path):
     assert tune(config, tmp_path / "out").returncode == 0
     (tmp_path / "dev.jsonl").write_text("".join((data / "dev.jsonl").read_text().splitlines(keepends=True)[:20]))
     done = tune(config, tmp_path / "out")
-    assert done.returncode == 2 and "results.json: is a search with contents of" in done.stderr and "dev.jsonl" in done.stderr
+    assert done.returncode == 2 and "results.json: the search began with contents of" in done.stderr and "dev.jsonl" in done.stderr
 
 
 def test_trials_that_failed_are_tried_again(data, tmp_path, found):
@@ -295,7 +295,7 @@ def test_a_pause_at_a_checkpoint_that_was_not_evaluated_keeps_its_evaluation(dat
 def test_a_search_with_other_settings_is_not_gone_on_with(found, data, tmp_path):
     folder, _, _ = found
     done = tune(write_search(data, tmp_path / "search.toml", max_grad_norm=0.5), folder / "out")
-    assert done.returncode == 2 and "is a search with train max-grad-norm not set, and now it is '--max-grad-norm=0.5'" in done.stderr, done.stderr
+    assert done.returncode == 2 and "the search began with train max-grad-norm not set, which is now '--max-grad-norm=0.5'" in done.stderr, done.stderr
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
     done = tune(write_search(data, tmp_path / "search.toml"), tmp_path / "other")

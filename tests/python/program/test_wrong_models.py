@@ -187,7 +187,7 @@ def test_float8_weights_with_scales_are_refused(classifier, tmp_path):
         name = "bert.encoder.layer.0.output.dense.weight"
         assert done.returncode == 1 and done.stderr == (
             f"mezzo predict: {folder}/model.safetensors: {name} is Float8_e4m3fn with a scale, {name}{scale}, so it is quantized. mezzo reads only weights "
-            "without scales. Use the model before its quantization\n")
+            "without scales. Use the unquantized model\n")
     run(["predict", "--model", changed(classifier, tmp_path / "cast", lambda weights: quantize(weights, scale="")), "--text", "goal"]).check_returncode()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="compressed-tensors"))))

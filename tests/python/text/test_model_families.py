@@ -395,7 +395,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("deberta, absolute", dict(norm_rel_ebd="layer_norm"), 'norm_rel_ebd is "layer_norm", but relative_attention is false'),
     ("deberta-v3", dict(norm_rel_ebd="rms"), 'norm_rel_ebd is "rms", mezzo supports: none, layer_norm'),
     ("deberta-v3", dict(position_buckets=1),
-     "position_buckets is 1, of which half must be at least 1 and less than the largest distance, 71; -1 for a row a distance"),
+     "position_buckets is 1, of which half must be at least 1 and less than the largest distance, 71. Set -1 to give each distance its own row"),
     ("deberta-v3", dict(position_buckets=38, max_relative_positions=20), "position_buckets is 38, of which half must be .*, 19; -1 for"),
     ("deberta-v3", dict(pos_att_type="c 2p"), 'pos_att_type has "c 2p", mezzo supports: c2p, p2c'),
     ("deberta-v3", dict(conv_kernel_size=3), "conv_kernel_size is 3, mezzo supports: 0"),
@@ -465,7 +465,7 @@ def test_known_fields_are_what_they_are_said_to_be(model_type, models, tmp_path)
 def test_weights_that_are_quantized_are_refused_by_their_config(models, tmp_path):
     target = with_config(models("bert")[1], tmp_path / "m", quantization_config=dict(quant_method="compressed-tensors", config_groups={"a" * 99: 1}))
     with pytest.raises(ValueError, match=r'quantization_config is {"config_groups":.*\.\.\., which mezzo does not support; its weights are quantized. Use the '
-                                         "model before its quantization$"):
+                                         "unquantized model$"):
         _mezzo.Model(str(target))
 
 

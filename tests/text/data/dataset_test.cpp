@@ -601,10 +601,10 @@ TEST(WordLabelsTest, RefusesOneTextThatMakesTheMatrixHuge) {
   texts[7] = Strings(10'000, "a");
   EXPECT_EQ(word_label_ids(labelled(texts), labels).sizes(), (at::IntArrayRef{500, 10'000}));
   texts.resize(100'000, Strings{"a"});
-  EXPECT_EQ(
-      value_error([&] { word_label_ids(labelled(texts), labels); }, none),
-      "f:9: row 8: this text has 10000 words, and the 100000 texts together have 109999. If it is several texts, split "
-      "it. If not, leave it out.");
+  EXPECT_EQ(value_error([&] { word_label_ids(labelled(texts), labels); }, none),
+            "f:9: row 8: this text is too long. It has 10000 of the 109999 words of all 100000 texts. If it is several "
+            "texts, "
+            "split it. If not, leave it out.");
 }
 
 Strings classes_of(const std::vector<std::string>& labels) {

@@ -280,9 +280,9 @@ TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
   of.files = {folder_.write("texts.jsonl", "{}"), folder_.path() / "texts.jsonl"};  // train and dev may be one file
   search(of);
   of.recipe = {{"model", "b"}};
-  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', and now it is 'b'")));
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', which is now 'b'")));
   of.recipe = {};
-  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', and now it is not set")));
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', which is now not set")));
   of = options();
   of.output = folder_.path();  // with a folder in it
   EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("holds no search, but other files")));
