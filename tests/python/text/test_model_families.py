@@ -396,7 +396,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("deberta-v3", dict(norm_rel_ebd="rms"), 'norm_rel_ebd is "rms", mezzo supports: none, layer_norm'),
     ("deberta-v3", dict(position_buckets=1),
      "position_buckets is 1, of which half must be at least 1 and less than the largest distance, 71. Set -1 to give each distance its own row"),
-    ("deberta-v3", dict(position_buckets=38, max_relative_positions=20), "position_buckets is 38, of which half must be .*, 19; -1 for"),
+    ("deberta-v3", dict(position_buckets=38, max_relative_positions=20), "position_buckets is 38, of which half must be .*, 19. Set -1 to"),
     ("deberta-v3", dict(pos_att_type="c 2p"), 'pos_att_type has "c 2p", mezzo supports: c2p, p2c'),
     ("deberta-v3", dict(conv_kernel_size=3), "conv_kernel_size is 3, mezzo supports: 0"),
     ("deberta-v3", dict(attention_head_size=16), "attention_head_size is 16, mezzo supports: 8"),
