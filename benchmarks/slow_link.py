@@ -178,7 +178,7 @@ def write(results, said, options):
              " column says whether the trained weights are, bit for bit, those of the same two ranks on one host.")
     heads = ["link", "step, ms (median)", "exchange, ms a step", "gradients sent a step, MB", "packets lost", "last loss",
              "same weights"]
-    ends = [f"- host {host} ends after {seconds:.0f} s: `{message}`" for host, (seconds, message) in zip("ab", said)]
+    ends = [f"- host {host} ends after {seconds:.0f} s: `{'; '.join(message.splitlines())}`" for host, (seconds, message) in zip("ab", said)]
     support.page(options, "slow_link", "Two hosts and a slow link between them", about, support.table(heads, rows),
                  "The link goes down in mid-run, with `--timeout 10`:", "\n".join(ends))
 
