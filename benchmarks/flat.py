@@ -42,9 +42,8 @@ def main():
                      f"{statistics.median(column['tokens']) / first['tokens']:.3f}", f"{column['length'][0]:.2f}",
                      support.spread(column["memory"], 0), f"{statistics.median(column['memory']) / first['memory']:.3f}"])
     about = (f"BERT {model['num_hidden_layers']} × {model['hidden_size']} in {options.precision}, packed batches of 32 texts of the"
-             f" emotion data set; {options.steps} steps after {options.warmup} of warm-up, whatever the number of texts. Medians"
-             f" (least to most) of {options.rounds} runs in turn. Texts of one sample are longer than those of another: tokens a"
-             " second is the figure that should stay.")
+             f" emotion data set. Each run measures {options.steps} steps after {options.warmup} of warm-up. Medians"
+             f" (least to most) of {options.rounds} runs in turn. Samples differ in the lengths of their texts, so compare tokens a second.")
     support.page(options, "flat", "Speed and memory against the number of texts", about,
                  support.table(["training texts", "texts/s", "tokens/s", "of the first row", "tokens a text", "peak memory, MB",
                                 "of the first row"], rows))

@@ -22,9 +22,8 @@ PAGES = {
                      " that is the bound. How much faster than LibTorch that is depends on which of LibTorch's fallbacks an op"
                      " meets: a plain loop, or one that is vectorised in part."),
     "matrix_products": ("Matrix products of a BERT layer",
-                        "640 rows. mezzo: products that do not wait for each other together. LibTorch: one after the other, half"
-                        " precision with `CpuHalfCompute`, without which it takes many times as long where the processor has no"
-                        " instructions for it."),
+                        "640 rows. mezzo computes independent products together, LibTorch one after the other. LibTorch uses"
+                        " `CpuHalfCompute` for half precision."),
     "scaler_overhead": ("What a GradScaler costs",
                         "A training step in fp16 with a GradScaler and without, in turn, on a tiny BERT; on a GPU, `gpu.py` runs it on"
                         " MiniLM and BERT-base."),

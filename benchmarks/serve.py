@@ -229,8 +229,8 @@ def tables_of(size, found, options):
             times = f" ({rates[mine] / rate:.1f} ×)" if rate and rates[mine] and name != mine else ""
             row.append(f"{rate:.0f}{times}" if rate else "none")
         rows.append(row)
-    return (f"## {size}\n\nThe most requests a second of which 99 % are answered within so many milliseconds, and how many times mezzo's are"
-            f" those of the others:\n\n{support.table(['p99 within, ms', *found], rows)}\n\n{every}")
+    return (f"## {size}\n\nThe most requests a second at which 99 % of the requests are answered within the limit. In brackets: the rate in"
+            f" the first column, divided by this rate.\n\n{support.table(['p99 within, ms', *found], rows)}\n\n{every}")
 
 
 def flags():
@@ -256,14 +256,14 @@ def main():
         parts = [tables_of(size, measure(size, options, Path(name)), options) for size in options.sizes]
         if options.soak:
             statuses, memory = soak(options, Path(name))
-            parts.append(f"## Asked without an end\n\nmezzo for {options.soak:.0f} seconds from 32 connections that come and go, with 1 to 40 texts"
-                         f" of up to 128 tokens a request, 2 % of the requests wrong, 1 % left before their answer: answers by status"
-                         f" {', '.join(f'{status}: {count:,}' for status, count in sorted(statuses.items()))}. Resident memory at equal times,"
-                         f" in MB: {', '.join(f'{bytes_ / 1e6:.0f}' for bytes_ in memory)}.")
-    about = (f"Servers on loopback, {options.threads} threads each, and the client that asks them on the same cores. A request has one of the emotion"
-             f" data set's texts, at most {options.max_length} tokens; each connection asks again as soon as it has its answer. Fresh weights."
-             f" Peers: FastAPI and uvicorn (uvloop, httptools), each text by itself, or those that wait in one padded batch. Medians (least to"
-             f" most) of {options.rounds} rounds in turn.")
+            parts.append(f"## Asked without an end\n\n32 connections that come and go ask mezzo for {options.soak:.0f} seconds. A request has 1 to 40"
+                         f" texts of up to 128 tokens. 2 % of the requests are wrong, and 1 % are left before their answer. Answers by status:"
+                         f" {', '.join(f'{status}: {count:,}' for status, count in sorted(statuses.items()))}. Resident memory at equal"
+                         f" times, in MB: {', '.join(f'{bytes_ / 1e6:.0f}' for bytes_ in memory)}.")
+    about = (f"Servers on loopback have {options.threads} threads each. The client runs on the same cores. A request has one of the emotion data set's texts"
+             f" of at most {options.max_length} tokens. Each connection sends its next request when it has an answer. The weights are fresh."
+             " Peers: FastAPI and uvicorn (uvloop, httptools). They run one text at a time, or all waiting texts in one padded batch."
+             f" Figures are medians (least to most) of {options.rounds} rounds in turn.")
     support.page(options, "serve", "Serving: mezzo and Python", about, *parts)
 
 

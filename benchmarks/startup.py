@@ -60,7 +60,7 @@ def main():
             ratio = statistics.median(runs["transformers"]) / statistics.median(runs["mezzo"])
             rows.append([model, support.spread(runs["transformers"]), support.spread(runs["mezzo"]), f"{ratio:.1f} ×",
                          support.spread(runs["version"])])
-    about = (f"{count} runs of each in turn after one to warm the files, float32, seconds from the start of the process to its end:"
+    about = (f"{count} runs of each program in turn, after one that warms the files. float32. Seconds from the start of the process to its end:"
              " median (least to most).")
     heads = ["model", "transformers", "mezzo predict", "times faster", "mezzo --version: LibTorch's own start"]
     support.page(args, "startup", "Until the first prediction", about, support.table(heads, rows))

@@ -181,12 +181,12 @@ def main():
                 ["beside", "mezzo, texts/s", "mezzo, libgomp's default spinning", "Python", "Python, GOMP_SPINCOUNT=1000", "mezzo, one thread"],
                 beside_rows(model, precision, Path(folder), options))]
     about = (
-        f"Training on the emotion data set, batches of {options.batch} texts, dropout 0.1; {options.steps} steps, {options.rounds}"
-        " rounds in turn, medians (least to most). Python: transformers, batches of similar length, fused AdamW. Not shared: what of a"
-        " step would stay however many threads there were, if the rest fell by their number, as it did from one thread to so many:"
-        " work of one thread, waiting for each other, and memory that is too slow for all of them. The second tables count what each of so many"
-        " threads computes in a step, however many processors there are, as the kernel has it: the busiest is the one that also does what no"
-        " other can. Threads that take turns on few processors disturb each other, which is counted, too.")
+        f"Training on the emotion data set, batches of {options.batch} texts, dropout 0.1; {options.steps} steps, rounds in turn: {options.rounds}. Figures are medians (least to most)."
+        f" Python: transformers, batches of similar length, fused AdamW."
+        f" Not shared: the part of a step that more threads do not shorten. It assumes that the rest falls in proportion to the threads."
+        f" It contains serial work, waiting, and the limit of memory bandwidth."
+        f" The second tables show the processor time of each thread in a step, as the kernel counts it, also with more threads than processors."
+        f" The busiest thread also does the serial work. Threads that share a processor disturb each other; this is counted, too.")
     support.page(options, "threads", "Training with more threads", about, *tables)
 
 

@@ -258,14 +258,14 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         results = measure(workloads, Path(name), options)
     about = (
-        f"Emotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5, the whole step with data"
-        f" loading. P1: transformers, every text padded to 128 and tokenized in its step, AdamW as it comes. P2: tokenized"
-        f" once, batches of similar length, fused AdamW; of its runs with and without torch.compile the faster one counts, and"
-        f" compiling is not in its time. Rates of P2 and mezzo are those of a whole epoch: what few batches have more or less to"
-        f" do than the mean one is taken into account. mezzo's prediction is the time of many texts less that of few, start taken off. Medians"
-        f" (least to most) of {options.rounds} runs of each program in turn; programs on fewer texts ran once. Peak memory is the"
-        f" kernel's high-water mark of a process, libraries included. Where LibTorch has no products for a precision, its own"
-        f" loops decide a peer's speed, and P2 in fp32 is the best Python there.")
+        f"Emotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5, the whole step with data loading."
+        f" P1: transformers pads each text to 128 tokens and tokenizes it in its step; AdamW has its defaults."
+        f" P2: transformers tokenizes once, uses batches of similar length and fused AdamW. The faster of its runs with and without torch.compile counts."
+        f" The time of compiling does not count. Rates of P2 and mezzo are scaled to a whole epoch, since a few batches differ from the mean batch."
+        f" The time of mezzo's prediction is the time of many texts minus the time of a few; this removes the start."
+        f" Figures are medians (least to most) of {options.rounds} runs of each program in turn. Programs on fewer texts ran once."
+        f" Peak memory is the kernel's high-water mark of the process, libraries included."
+        f" If LibTorch has no products for a precision, its own loops limit the peers. P2 in fp32 is the best Python there.")
     parts = ["## Summary", summary_table(workloads, results)]
     for workload in workloads:
         parts += [f"## {workload.title()[0].upper()}{workload.title()[1:]}", workload_table(results[workload.name])]

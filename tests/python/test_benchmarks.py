@@ -136,7 +136,7 @@ def test_servers_are_asked_alike(tmp_path):
     """Each peer gives the labels that mezzo gives, or the page would not be there."""
     run(sys.executable, BENCHMARKS / "serve.py", "--quick", "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
     page = (tmp_path / "serve.md").read_text()
-    for part in ("mezzo, fp32", "onnxruntime, fp32, batches", "transformers", "one by one", "answers by status", "200: "):
+    for part in ("mezzo, fp32", "onnxruntime, fp32, batches", "transformers", "one by one", "Answers by status", "200: "):
         assert part in page
 
 
