@@ -204,22 +204,21 @@ class Tokenizer:
         Raises:
             ValueError: for a `max_length` that is too small for the special tokens.
         """
-        is_one = isinstance(text, (str, bytes))
+        ids, types, lengths, truncated = self._encode(text, text_pair, max_length)
+        result: dict[str, list[Any]] = {
+            "input_ids": _split(ids, lengths),
+            "token_type_ids": _split(types, lengths),
+            "truncated": [bool(one) for one in truncated.tolist()],
+        }
+        return {name: values[0] for name, values in result.items()} if isinstance(text, (str, bytes)) else dict(result)
+
+    def _encode(self, text: Any, text_pair: Any, max_length: int) -> Any:
         texts = _encoded(text)
         pairs = [] if text_pair is None else _encoded(text_pair, "text_pair")
         if text_pair is not None and len(pairs) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(pairs)} second texts; pass as many of both")
         with translated():
-            ids, types, lengths, truncated = self._tokenizer.encode(texts, pairs, int64(max_length))
-        ends = lengths.cumsum(0).tolist()
-        begins = [0, *ends[:-1]]
-        all_ids, all_types = ids.tolist(), types.tolist()
-        result: dict[str, list[Any]] = {
-            "input_ids": [all_ids[begin:end] for begin, end in zip(begins, ends)],
-            "token_type_ids": [all_types[begin:end] for begin, end in zip(begins, ends)],
-            "truncated": [bool(one) for one in truncated.tolist()],
-        }
-        return {name: values[0] for name, values in result.items()} if is_one else dict(result)
+            return self._tokenizer.encode(texts, pairs, int64(max_length))
 
     @overload
     def encode(self, text: str | bytes, text_pair: str | bytes | None = None,  # type: ignore[overload-overlap]
@@ -231,7 +230,8 @@ class Tokenizer:
 
     def encode(self, text: Any, text_pair: Any = None, max_length: int = 0) -> Any:
         """The ``input_ids`` alone of such a call."""
-        return self(text, text_pair, max_length)["input_ids"]
+        ids, _, lengths, _ = self._encode(text, text_pair, max_length)
+        return ids.tolist() if isinstance(text, (str, bytes)) else _split(ids, lengths)
 
     def encode_words(self, words: Iterable[str], max_length: int = 0) -> dict[str, Any]:
         """Encodes a text whose words are known, each by itself, as ``is_split_into_words=True`` of transformers.
@@ -286,6 +286,12 @@ class Tokenizer:
     def model_max_length(self) -> int:
         """Most ids that the model reads; 0 if that is not known. Encoding does not apply it."""
         return int(self._tokenizer.model_max_length())
+
+
+def _split(values: torch.Tensor, lengths: torch.Tensor) -> list[list[int]]:
+    """Runs of `lengths` values each, as lists."""
+    ends, all_values = lengths.cumsum(0).tolist(), values.tolist()
+    return [all_values[begin:end] for begin, end in zip([0, *ends[:-1]], ends)]
 
 
 def _encoded(text: str | bytes | Iterable[str | bytes], name: str = "text") -> list[bytes]:

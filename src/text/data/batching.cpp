@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "text/io/known_value.h"
@@ -14,9 +15,12 @@
 namespace mezzo::text {
 namespace {
 
-/// Matrix libraries build a kernel per shape; rounding the rows of a packed batch
-/// lets a few kernels serve all.
-constexpr int64_t kRoundPackedRowsTo = 32;
+/// Matrix libraries build a kernel for each shape, so large batches have rows in multiples of 32. Filler is at most a
+/// sixteenth of the rows, because a single text should not wait for filler.
+int64_t row_multiple(int64_t tokens) {
+  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens))) / 16, 1, 32);
+}
+
 /// Batches that are shuffled together before grouping by length, as in transformers.
 constexpr int64_t kMegaBatch = 50;
 
@@ -108,7 +112,10 @@ int64_t count_rows(const TokenizedTexts& texts,
     count += texts.num_windows(index);
   }
   switch (batching) {
-    case Batching::kPacked: return (tokens + kRoundPackedRowsTo - 1) / kRoundPackedRowsTo * kRoundPackedRowsTo;
+    case Batching::kPacked: {
+      const int64_t multiple = row_multiple(tokens);
+      return (tokens + multiple - 1) / multiple * multiple;
+    }
     case Batching::kGrouped:
     case Batching::kDynamic: return count * longest;
     case Batching::kPadded: return count * max_length;
@@ -122,9 +129,10 @@ PackedBatch collate(const TokenizedTexts& texts,
                     int64_t max_length,
                     int64_t pad_id) {
   std::vector<std::span<const int32_t>> ids, token_types;
-  int64_t longest = 0;
+  int64_t tokens = 0, longest = 0;
   std::vector<int64_t> window_counts;
   for (int64_t index : indices) {
+    tokens += std::ssize(texts.ids[index]);
     longest = std::max(longest, texts.longest(index));
     if (!texts.window_lengths.empty()) {
       window_counts.push_back(texts.num_windows(index));
@@ -135,7 +143,7 @@ PackedBatch collate(const TokenizedTexts& texts,
   PackOptions options;
   options.pad_id = pad_id;
   switch (batching) {
-    case Batching::kPacked: options.round_rows_to = kRoundPackedRowsTo; break;
+    case Batching::kPacked: options.round_rows_to = row_multiple(tokens); break;
     case Batching::kGrouped:
     case Batching::kDynamic: options.pad_to = longest; break;
     case Batching::kPadded: options.pad_to = max_length; break;

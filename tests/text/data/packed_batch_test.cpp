@@ -39,6 +39,16 @@ TEST(PackedBatchTest, CollatesTheTokenTypesOfTheTextsThatAreAskedFor) {
   EXPECT_TRUE(at::equal(types(Batching::kPadded), padded)) << types(Batching::kPadded);
 }
 
+TEST(PackedBatchTest, FillsAtMostASixteenthOfTheRows) {
+  for (const auto& [tokens, rows] :
+       std::vector<std::pair<size_t, int64_t>>{{1, 1}, {31, 31}, {33, 34}, {500, 512}, {1025, 1056}}) {
+    const TokenizedTexts texts{.ids = {Ids(tokens, 2)}, .token_types = {}};
+    const std::vector<int64_t> first = {0};
+    EXPECT_EQ(collate(texts, first, Batching::kPacked, /*max_length=*/0, /*pad_id=*/0).input_ids.size(0), rows);
+    EXPECT_EQ(count_rows(texts, first, Batching::kPacked, /*max_length=*/0), rows);
+  }
+}
+
 TEST(PackedBatchTest, RefusesTokenTypesOfOtherTexts) {
   const ScratchFolder none;
   const Ids ids = {2, 3}, types = {0, 0, 1};
