@@ -17,10 +17,14 @@ constexpr double kWorthAKind = 0.0025;
 /// Share of steps from which a length gets separate kinds.
 constexpr double kWorthALength = 0.02;
 
-/// To a multiple of 32, and of an eighth of the next smaller power of two: 6 % of filler on average.
+constexpr int64_t kRowMultiple = 32;  // of the rows of each kind
+
+int64_t multiple_of(int64_t multiple, int64_t rows) { return (rows + multiple - 1) / multiple * multiple; }
+
+/// To a multiple of an eighth of the next smaller power of two: 6 % of filler on average.
 int64_t rounded_rows(int64_t rows) {
-  const auto multiple = std::max<int64_t>(32, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)) / 8));
-  return (rows + multiple - 1) / multiple * multiple;
+  return multiple_of(std::max(kRowMultiple, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)) / 8)),
+                     rows);
 }
 
 using Histogram = std::map<int64_t, int64_t>;  // how often each number of rows comes up
@@ -57,8 +61,8 @@ BatchKinds::BatchKinds(const std::vector<BatchSize>& expected, int64_t max_token
   std::map<int64_t, Histogram> by_length;
   std::map<int64_t, int64_t> steps;
   int64_t all_rows = 0;
-  for (const auto& [rows, longest] : expected) {
-    const int64_t length = rounded_length(longest);
+  for (const BatchSize& size : expected) {
+    const int64_t length = rounded_length(size.longest), rows = multiple_of(kRowMultiple, size.rows);
     ++by_length[length][rows];
     ++steps[length];
     all_rows += rows;
