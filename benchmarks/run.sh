@@ -13,7 +13,6 @@ others=(
   "newcomer: python benchmarks/newcomer.py"
   "crash_test: python tools/crash_test.py --trials 3000 --jobs 2 --results benchmarks/results"
   "fuzzing: python tools/fuzz.py --seconds 3600 --log tests/fuzz/runs.jsonl --results benchmarks/results"
-  "model_families_512_bf16: python benchmarks/model_families.py --precisions bf16 --lengths 512, then renamed"
 )
 flags=() names=()
 for argument in "$@"; do

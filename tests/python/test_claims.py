@@ -26,11 +26,9 @@ def test_the_chart_is_that_of_the_pages(language):
     assert (ROOT / "docs/images" / picture).read_text() == summary.chart(language), "run python benchmarks/summary.py"
 
 
-@pytest.mark.parametrize("language", summary.READMES)
-def test_the_slower_result_of_readme_is_that_of_the_page(language):
-    slower, = (found for found in map(summary.read_result, summary.COMPARISONS) if found.ratio < 1)
-    link, = re.findall(r"\[([^]]*)\]\(benchmarks/results/serve.md\)[.。]", (ROOT / summary.READMES[language][0]).read_text())
-    assert [f"{number:g}" for number, _ in floats(link)] == [slower.python, slower.mezzo]
+def test_no_comparison_is_slower_than_python():
+    """A slower one belongs to the reasons in README not to use mezzo."""
+    assert [found for found in map(summary.read_result, summary.COMPARISONS) if found.ratio < 1] == []
 
 
 def test_both_sides_of_a_comparison_have_its_precision():
