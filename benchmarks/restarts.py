@@ -68,7 +68,7 @@ def measure(model, folder, options):
         os.kill(ranks_of(process.pid)[options.ranks - 1], signal.SIGKILL)
         again = said.wait_for("start again", killed)
         loaded = said.wait_for("resumed after step", again)
-        stepped = said.wait_for("train ", loaded)  # the progress of its first step
+        stepped = said.wait_for("  loss ", loaded)  # the progress of its first step
         return again - killed, loaded - again, stepped - loaded
     finally:
         process.send_signal(signal.SIGTERM)

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/text/data/batching.h"
 #include "mezzo/text/models/model_for_task.h"
 #include "text/models/model_families.h"
 #include "text/models/modules.h"
@@ -24,8 +25,6 @@
 
 namespace mezzo::text {
 namespace {
-
-constexpr int64_t kRoundRowsTo = 32;  // as batches of the trainer
 
 std::shared_ptr<ModelForTask> model_of(const ModelConfig& config) {
   // With a head for tokens BERT has no pooler. The head is not used.
@@ -120,7 +119,7 @@ class PythonEncoder : public torch::CustomClassHolder {
     prepare_weights();
 
     const int64_t texts = ids.size(0), columns = ids.size(1), tokens = lengths.sum().item<int64_t>();
-    const int64_t rows = (tokens + kRoundRowsTo - 1) / kRoundRowsTo * kRoundRowsTo;
+    const int64_t rows = packed_rows(tokens);
     auto places = at::zeros({rows}, at::kLong), positions = at::zeros({rows}, at::kLong);
     PackedBatch batch;
     batch.seqlens = lengths.to(at::kInt);

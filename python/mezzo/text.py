@@ -210,7 +210,7 @@ class Tokenizer:
             "token_type_ids": _split(types, lengths),
             "truncated": [bool(one) for one in truncated.tolist()],
         }
-        return {name: values[0] for name, values in result.items()} if isinstance(text, (str, bytes)) else dict(result)
+        return {name: values[0] for name, values in result.items()} if isinstance(text, (str, bytes)) else result
 
     def _encode(self, text: Any, text_pair: Any, max_length: int) -> Any:
         texts = _encoded(text)

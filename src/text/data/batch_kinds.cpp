@@ -17,7 +17,8 @@ constexpr double kWorthAKind = 0.0025;
 /// Share of steps from which a length gets separate kinds.
 constexpr double kWorthALength = 0.02;
 
-constexpr int64_t kRowMultiple = 32;  // of the rows of each kind
+constexpr int64_t kRowMultiple = 32;  // of the rows of small kinds, as large batches have it
+constexpr int64_t kLarge = 512;       // rows
 
 int64_t multiple_of(int64_t multiple, int64_t rows) { return (rows + multiple - 1) / multiple * multiple; }
 
@@ -62,7 +63,8 @@ BatchKinds::BatchKinds(const std::vector<BatchSize>& expected, int64_t max_token
   std::map<int64_t, int64_t> steps;
   int64_t all_rows = 0;
   for (const BatchSize& size : expected) {
-    const int64_t length = rounded_length(size.longest), rows = multiple_of(kRowMultiple, size.rows);
+    const int64_t length = rounded_length(size.longest),
+                  rows = size.rows < kLarge ? multiple_of(kRowMultiple, size.rows) : size.rows;
     ++by_length[length][rows];
     ++steps[length];
     all_rows += rows;

@@ -15,12 +15,6 @@
 namespace mezzo::text {
 namespace {
 
-/// Matrix libraries build a kernel for each shape, so large batches have rows in multiples of 32. Filler is at most a
-/// sixteenth of the rows, because a single text should not wait for filler.
-int64_t row_multiple(int64_t tokens) {
-  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens))) / 16, 1, 32);
-}
-
 /// Batches that are shuffled together before grouping by length, as in transformers.
 constexpr int64_t kMegaBatch = 50;
 
@@ -101,6 +95,13 @@ std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& te
   return batches;
 }
 
+int64_t packed_rows(int64_t tokens) {
+  // Matrix libraries build a kernel for each shape. A single text should not wait for filler.
+  const int64_t share = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens))) / 16;
+  const int64_t multiple = std::clamp<int64_t>(share, 1, 32);
+  return (tokens + multiple - 1) / multiple * multiple;
+}
+
 int64_t count_rows(const TokenizedTexts& texts,
                    std::span<const int64_t> indices,
                    Batching batching,
@@ -112,10 +113,7 @@ int64_t count_rows(const TokenizedTexts& texts,
     count += texts.num_windows(index);
   }
   switch (batching) {
-    case Batching::kPacked: {
-      const int64_t multiple = row_multiple(tokens);
-      return (tokens + multiple - 1) / multiple * multiple;
-    }
+    case Batching::kPacked: return packed_rows(tokens);
     case Batching::kGrouped:
     case Batching::kDynamic: return count * longest;
     case Batching::kPadded: return count * max_length;
@@ -143,7 +141,7 @@ PackedBatch collate(const TokenizedTexts& texts,
   PackOptions options;
   options.pad_id = pad_id;
   switch (batching) {
-    case Batching::kPacked: options.round_rows_to = row_multiple(tokens); break;
+    case Batching::kPacked: options.rows = packed_rows(tokens); break;
     case Batching::kGrouped:
     case Batching::kDynamic: options.pad_to = longest; break;
     case Batching::kPadded: options.pad_to = max_length; break;

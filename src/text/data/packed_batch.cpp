@@ -39,8 +39,7 @@ PackedBatch pack(std::span<const std::span<const int32_t>> texts,
     batch.num_tokens += count;
   }
 
-  const int64_t multiple = options.round_rows_to;
-  const int64_t rows = (first[batch_size] + multiple - 1) / multiple * multiple;
+  const int64_t rows = std::max<int64_t>(first[batch_size], options.rows);
   batch.input_ids = at::empty({rows}, at::kLong);
   batch.positions = at::zeros({rows}, at::kLong);
   auto* ids = batch.input_ids.mutable_data_ptr<int64_t>();

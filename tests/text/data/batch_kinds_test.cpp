@@ -123,6 +123,14 @@ TEST(BatchKindsTest, RareLengthsHaveNoneOfTheirOwn) {
       << "the longest have nothing to go with";
 }
 
+TEST(BatchKindsTest, SmallBatchesOfAllSizesShareKinds) {
+  std::vector<BatchSize> seen;
+  for (int64_t rows = 33; rows <= 64; ++rows) {
+    seen.push_back({rows, 20});
+  }
+  EXPECT_THAT(kinds_of(BatchKinds(seen, kMaxTokens), seen), UnorderedElementsAre(Pair(64, 32)));
+}
+
 TEST(BatchKindsTest, SizesThatNobodyExpectedAreRoundedToFew) {
   const BatchKinds kinds({{64, 40}}, 500);
   EXPECT_EQ(pair_of(kinds.round_up({65, 40})), std::pair(int64_t{96}, int64_t{64}));

@@ -17,7 +17,7 @@ TEST(GraphBatchTest, FillsUpRowsAndSequences) {
   EXPECT_EQ(round_sequences(3), 4);
   EXPECT_EQ(size_of(batch, 2).rows, 4);
   EXPECT_EQ(size_of(batch, 4).rows, 5) << "those without tokens have a row of filler";
-  EXPECT_EQ(size_of(pack(texts, {.round_rows_to = 8}), 4).rows, 8);
+  EXPECT_EQ(size_of(pack(texts, {.rows = 8}), 4).rows, 8);
   EXPECT_EQ(size_of(batch, 2).longest, 3);
 
   const auto tensors = to_graph_batch(batch, {.rows = 6, .longest = 32}, /*sequences=*/4, /*pad_id=*/9);

@@ -14,7 +14,7 @@ using Ids = std::vector<int32_t>;
 TEST(PackedBatchTest, PutsTokenTypesBesideTheIdsAndZeroWhereNoTextIs) {
   const Ids first = {2, 7, 3, 8, 3}, second = {2, 3, 3}, types = {0, 0, 0, 1, 1}, other_types = {0, 0, 1};
   const std::vector<std::span<const int32_t>> texts = {first, second}, token_types = {types, other_types};
-  const auto packed = pack(texts, {.round_rows_to = 4}, token_types);
+  const auto packed = pack(texts, {.rows = 8}, token_types);
   EXPECT_TRUE(at::equal(packed.token_types, at::tensor({0, 0, 0, 1, 1, 0, 0, 1}, at::kLong))) << packed.token_types;
   const auto padded = pack(texts, {.pad_to = 6}, token_types).to(at::kCPU);
   EXPECT_TRUE(at::equal(padded.token_types, at::tensor({0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0}, at::kLong)))

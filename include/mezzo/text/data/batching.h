@@ -34,6 +34,10 @@ std::vector<std::vector<int64_t>> epoch_batches(
 /// tokens, or a single longer text.
 std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t max_tokens);
 
+/// The number of rows of a packed batch of `tokens`, filler included: a multiple of 32 from 512 tokens on. Fewer tokens
+/// have a smaller multiple, and less than a sixteenth of the rows is filler.
+int64_t packed_rows(int64_t tokens);
+
 /// The number of rows in `collate`'s result for this batch, including padding and filler.
 int64_t count_rows(const TokenizedTexts& texts,
                    std::span<const int64_t> indices,

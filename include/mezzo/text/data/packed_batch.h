@@ -48,9 +48,9 @@ struct PackedBatch {
 
 /// Options of pack().
 struct PackOptions {
-  int64_t pad_to = 0;         ///< minimum number of rows per text; 0 packs without padding
-  int64_t pad_id = 0;         ///< token id of padding and filler
-  int64_t round_rows_to = 1;  ///< T is rounded up to a multiple with filler rows, so that matrix shapes repeat
+  int64_t pad_to = 0;  ///< minimum number of rows per text; 0 packs without padding
+  int64_t pad_id = 0;  ///< token id of padding and filler
+  int64_t rows = 0;    ///< minimum of T; the rows after the texts are filler
 };
 
 /// Packs texts into one batch.
