@@ -237,13 +237,13 @@ def main():
         lengths, rates, differences = measure(options, Path(name))
     few = "is measured once, on few texts," if options.emulated_texts > 0 else "takes minutes a step and is left out,"
     about = (
-        f"Fresh weights, batches of {MOST_TEXTS} texts or, where they are long, {ROWS:,} tokens, dropout as the configs have it, AdamW;"
-        f" texts a second of training steps with data loading, and of prediction. Python: transformers with the attention that is its"
-        f" fastest, texts tokenized once, batches of similar length, fused AdamW. \"Times\": mezzo's rate over Python's in the same"
-        f" precision; \"times its best\": over Python's best of all precisions here. Logits: the largest difference from transformers' in"
-        f" fp32, of {options.compared} texts at most. Medians (least to most) of {options.rounds} rounds in turn. Where LibTorch has no"
-        f" products of its own for a precision, Python {few} and its logits are left out. Sizes are those of the"
-        f" papers' base models, DistilBERT with its 6 layers.")
+        f"Fresh weights, batches of {MOST_TEXTS} texts and at most {ROWS:,} tokens, dropout of the configs, AdamW. Texts a second of training"
+        f" steps with data loading, and of prediction of {options.tokens:,} tokens. Python: transformers with its fastest attention, texts"
+        f" tokenized once, batches of similar length, fused AdamW. \"Times\" divides mezzo's rate by Python's in the same precision."
+        f" \"Times its best\" divides it by Python's best of all precisions here. Logits: the largest difference from transformers' in"
+        f" fp32, of {options.compared} texts at most. Figures are medians (least to most) of {options.rounds} rounds in turn. If LibTorch has"
+        f" no products for a precision, Python {few}, and its logits are left out. The models have the sizes of the papers' base models;"
+        f" DistilBERT has 6 layers.")
     parts = []
     for texts in lengths:
         parts += [f"## Texts of {texts.tokens:.0f} tokens on average, at most {texts.max_length}",

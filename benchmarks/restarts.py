@@ -97,9 +97,9 @@ def main():
         rows.append([name, *(support.spread(part) for part in zip(*found)), support.spread(map(sum, found))])
         print(rows[-1], file=sys.stderr, flush=True)
     about = (
-        f"{options.ranks} ranks that train in {options.precision}, the last of which gets SIGKILL; the others go on with its share. Until they are started"
-        " again: the others are ended, and the launcher has looked for 0.2 s at who failed first. Loading: the program, training texts, their"
-        f" tokens, the checkpoint. {options.rounds} rounds, medians (least to most), seconds.")
+        f"{options.ranks} ranks train in {options.precision}. The last rank gets SIGKILL, and the others go on with its share. Before they start"
+        " again, the launcher ends them, and waits 0.2 s to find the rank that failed first. Loading: the program, the training texts, their"
+        f" tokens, the checkpoint. Figures are seconds, medians (least to most) of {options.rounds} rounds.")
     support.page(options, "restarts", "Going on after the loss of a rank", about, support.table(
         ["model", "until they start again", "loading", "first step", "all of it"], rows))
 

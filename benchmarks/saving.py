@@ -55,11 +55,11 @@ def main():
                      f"{cost:.2f} s; {100 * cost / 600:.3f} % of ten minutes", f"{support.spread(peer['seconds'])} s"])
         print(rows[-1], file=sys.stderr, flush=True)
     about = (
-        f"`mezzo train`, emotion data set, batches of 32, {options.precision}, on {options.device}: the same steps without checkpoints and with one every"
-        f" {options.seconds:g} seconds, {options.rounds} rounds in turn, medians (least to most). A checkpoint is copied while training waits,"
-        " and written, flushed and hashed beside it by a thread of low priority; the last one ends before the run does. Where training keeps"
-        " all processors busy, that takes its time from training, and threads that wait for each other lose more of it. `torch.save`: of the"
-        " same weights and AdamW states, flushed, in a process that does nothing else; a loop in Python waits for all of it.")
+        f"`mezzo train`, emotion data set, batches of 32, {options.precision}, on {options.device}. The same steps run without checkpoints, and with"
+        f" one every {options.seconds:g} seconds. Figures are medians (least to most) of {options.rounds} rounds in turn. Training waits while a checkpoint"
+        " is copied. A thread of low priority writes, flushes and hashes the copy beside training. If training keeps all processors busy, this"
+        " thread slows it down. In a process without training, `torch.save` saves the same weights and AdamW states, and flushes them. A loop in"
+        " Python waits for all of it.")
     support.page(options, "saving", "What a checkpoint costs", about, support.table(
         ["model", "a checkpoint", "a step", "a run without, s", "with them, s", "of them", "what one costs", "`torch.save`"], rows))
 

@@ -69,9 +69,9 @@ def write(runs, options):
         exposed = statistics.median(run["exposed_seconds"] for run in results) if "seconds" in first else 0
         rows.append([case, support.spread(rates), f"{statistics.median(rates) / base:.3f}", *sent, f"{1000 * seconds:.0f}",
                      f"{1 - exposed / seconds:.0%}" if seconds else "", f"{first['memory'] / 1e9:.2f}"])
-    about = (f"Fresh BERT-base, AdamW, float32 unless said otherwise, packed batches of {options.batch} texts of the emotion data set"
-             f" on all ranks together, dropout 0.1; {options.steps} steps after {options.warmup} of warm-up, {options.repeats} runs"
-             " of each, in turn. One process has all threads, a rank has one.")
+    about = (f"Fresh BERT-base, AdamW, float32, dropout 0.1. All ranks together have packed batches of {options.batch} texts of the emotion data set."
+             f" Each run measures {options.steps} steps after {options.warmup} of warm-up. Each row has {options.repeats} runs, in turn."
+             " One process has all threads, a rank has one.")
     heads = ["", "samples/s, median (least to most)", "of one process", "gradients sent a step, MB", "weights, MB",
              "exchange, ms a step", "of it beside backward", "memory of a process, GB"]
     support.page(options, "scaling", f"BERT-base on {os.cpu_count()} processors: one process or one rank each", about,

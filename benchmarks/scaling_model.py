@@ -64,7 +64,7 @@ OPTIONS = [
 ]
 
 MACHINES = [
-    # Measured by scaling.py and micro/optimizer_step. The link is an assumption: 10 Gbit/s Ethernet.
+    # flops: measured by scaling.py. optimizer: by micro/optimizer_step on an older machine. The links are assumed: 10 Gbit/s Ethernet.
     Machine("a processor a rank, 2 on a host, 10 Gbit/s between hosts", flops=99e9, optimizer=10e9, near=2,
             near_link=(6e9, 20e-6), far_link=(1.25e9 / 2, 100e-6)),
     # Assumed: 400 TFLOP/s sustained in bf16, 3 TB/s, NVLink at 300 GB/s, one 400 Gbit/s port a GPU.

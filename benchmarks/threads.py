@@ -182,11 +182,11 @@ def main():
                 beside_rows(model, precision, Path(folder), options))]
     about = (
         f"Training on the emotion data set, batches of {options.batch} texts, dropout 0.1; {options.steps} steps, rounds in turn: {options.rounds}. Figures are medians (least to most)."
-        f" Python: transformers, batches of similar length, fused AdamW."
-        f" Not shared: the part of a step that more threads do not shorten. It assumes that the rest falls in proportion to the threads."
-        f" It contains serial work, waiting, and the limit of memory bandwidth."
-        f" The second tables show the processor time of each thread in a step, as the kernel counts it, also with more threads than processors."
-        f" The busiest thread also does the serial work. Threads that share a processor disturb each other; this is counted, too.")
+        " Python: transformers, batches of similar length, fused AdamW."
+        " Not shared: the part of a step that more threads do not shorten. It assumes that the rest falls in proportion to the threads."
+        " It contains serial work, waiting, and the limit of memory bandwidth."
+        " The second tables show the processor time of each thread in a step, as the kernel counts it, also with more threads than processors."
+        " The busiest thread also does the serial work. Threads that share a processor disturb each other; this is counted, too.")
     support.page(options, "threads", "Training with more threads", about, *tables)
 
 

@@ -259,13 +259,13 @@ def main():
         results = measure(workloads, Path(name), options)
     about = (
         f"Emotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5, the whole step with data loading."
-        f" P1: transformers pads each text to 128 tokens and tokenizes it in its step; AdamW has its defaults."
-        f" P2: transformers tokenizes once, uses batches of similar length and fused AdamW. The faster of its runs with and without torch.compile counts."
-        f" The time of compiling does not count. Rates of P2 and mezzo are scaled to a whole epoch, since a few batches differ from the mean batch."
-        f" The time of mezzo's prediction is the time of many texts minus the time of a few; this removes the start."
+        " P1: transformers pads each text to 128 tokens and tokenizes it in its step; AdamW has its defaults."
+        " P2: transformers tokenizes once, uses batches of similar length and fused AdamW. The faster of its runs with and without torch.compile counts."
+        " The time of compiling does not count. Rates of P2 and mezzo are scaled to a whole epoch, since a few batches differ from the mean batch."
+        " The time of mezzo's prediction is the time of many texts minus the time of a few; this removes the start."
         f" Figures are medians (least to most) of {options.rounds} runs of each program in turn. Programs on fewer texts ran once."
-        f" Peak memory is the kernel's high-water mark of the process, libraries included."
-        f" If LibTorch has no products for a precision, its own loops limit the peers. P2 in fp32 is the best Python there.")
+        " Peak memory is the kernel's high-water mark of the process, libraries included."
+        " If LibTorch has no products for a precision, its own loops limit the peers. P2 in fp32 is the best Python there.")
     parts = ["## Summary", summary_table(workloads, results)]
     for workload in workloads:
         parts += [f"## {workload.title()[0].upper()}{workload.title()[1:]}", workload_table(results[workload.name])]

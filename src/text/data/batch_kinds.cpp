@@ -17,8 +17,8 @@ constexpr double kWorthAKind = 0.0025;
 /// Share of steps from which a length gets separate kinds.
 constexpr double kWorthALength = 0.02;
 
-constexpr int64_t kRowMultiple = 32;  // of the rows of small kinds, as large batches have it
-constexpr int64_t kLarge = 512;       // rows
+// Batches with fewer rows than kLarge come with any number of rows. Their kinds have multiples of kRowMultiple.
+constexpr int64_t kLarge = 512, kRowMultiple = 32;
 
 int64_t multiple_of(int64_t multiple, int64_t rows) { return (rows + multiple - 1) / multiple * multiple; }
 
