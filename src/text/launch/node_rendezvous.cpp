@@ -86,9 +86,8 @@ struct NodeRendezvous::State {
 
   /// Has the thread say at once what `own` holds. Returns the beat that tells it.
   int64_t speak() {
-    own.beat = told + 2;  // a beat that is under way may lack it
     changed.notify_all();
-    return own.beat;
+    return ++own.beat;  // a report that is under way has an earlier beat
   }
   void run();
   void connect();
