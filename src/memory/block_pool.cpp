@@ -1,5 +1,7 @@
 #include "memory/block_pool.h"
 
+#include <ATen/ceil_div.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,8 +10,6 @@ namespace {
 
 constexpr size_t kPage = PageSource::kPage;
 constexpr size_t kLeastKept = size_t{64} << 20;
-
-size_t round_up(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 
@@ -36,7 +36,7 @@ std::set<BlockPool::Block*, BlockPool::BySize>& BlockPool::free_blocks(const Blo
 }
 
 BlockPool::Block* BlockPool::allocate(size_t size) {
-  size = std::max(round_up(size, kGranule), kGranule);
+  size = std::max(at::round_up(size, kGranule), kGranule);
   const bool is_large = size >= kLarge;
   Block wanted{nullptr, size, true, nullptr, nullptr, nullptr};
   const auto fitting = free_[is_large ? 1 : 0].lower_bound(&wanted);
@@ -72,7 +72,7 @@ void BlockPool::free(Block* block) {
 }
 
 BlockPool::Block* BlockPool::add_segment(size_t size, bool is_large) {
-  const size_t least = round_up(size, kPage);
+  const size_t least = at::round_up(size, kPage);
   size_t bytes = std::max(least, segment_size_);
   char* data = source_.reserve(bytes);
   if (data == nullptr && bytes > least) {
@@ -94,7 +94,7 @@ BlockPool::Block* BlockPool::add_segment(size_t size, bool is_large) {
 /// Sees to it that all pages of a piece have memory.
 bool BlockPool::commit(Segment& segment, const char* data, size_t size) {
   const auto begin = static_cast<size_t>(data - segment.data);
-  const size_t end_page = round_up(begin + size, kPage) / kPage;
+  const size_t end_page = at::round_up(begin + size, kPage) / kPage;
   for (size_t page = begin / kPage; page < end_page; ++page) {
     size_t run = 0;
     while (page + run < end_page && !segment.has_memory[page + run]) {
@@ -128,14 +128,14 @@ void BlockPool::give_back_down_to(size_t most) {
 void BlockPool::give_back(const Block& block, size_t most) {
   Segment& segment = *block.segment;
   const auto offset = static_cast<size_t>(block.data - segment.data);
-  const size_t first = round_up(offset, kPage) / kPage;
+  const size_t first = at::round_up(offset, kPage) / kPage;
   size_t end = std::min((offset + block.size) / kPage, segment.end);
   while (end > first && committed_ > most) {
     if (!segment.has_memory[end - 1]) {
       --end;
       continue;
     }
-    const size_t wanted = round_up(committed_ - most, kPage) / kPage;
+    const size_t wanted = at::round_up(committed_ - most, kPage) / kPage;
     size_t begin = end;
     while (begin > first && end - begin < wanted && segment.has_memory[begin - 1]) {
       --begin;

@@ -1,5 +1,6 @@
 #include "encoder/cpu/int8_products.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -47,7 +48,7 @@ struct Int8Panels {
 
 Int8Panels pack(const Int8Kernels& kernels, const at::Tensor& weight) {
   const int64_t rows = weight.size(0), depth = weight.size(1) - kInt8ScaleBytes, width = kernels.panel_columns,
-                columns = (rows + width - 1) / width * width, step = kInt8PanelsOfATask * width;
+                columns = at::round_up(rows, width), step = kInt8PanelsOfATask * width;
   const Int8Panels made{weight, at::empty({columns, kernels.row_bytes(depth)}, at::kChar),
                         at::zeros({columns}, at::kFloat), at::empty({columns}, at::kInt)};
   made.scales.narrow(0, 0, rows).copy_(int8_scales(weight));

@@ -1,5 +1,6 @@
 #include "encoder/cpu/packed_products.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -63,7 +64,7 @@ class PackedMatrices {
       tasks_.push_back({matrices_.size(), begin, std::min(columns, begin + kPanelsOfATask * width_)});
     }
     matrices_.push_back({matrix, nullptr, size_, kernels_.panel_rows(read_span(matrix).element, matrix.size(0))});
-    size_ += (columns + width_ - 1) / width_ * width_ * matrices_.back().panel_rows;
+    size_ += at::round_up(columns, width_) * matrices_.back().panel_rows;
     return matrices_.size() - 1;
   }
 

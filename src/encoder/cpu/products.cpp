@@ -1,5 +1,6 @@
 #include "encoder/cpu/products.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -26,9 +27,7 @@ constexpr double kBalanced = 1.1;        // pieces cost more than a thread that 
 void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
   const at::Tensor& output = sum.output;
   const int64_t dim = output.size(1) > output.size(0) ? 1 : 0, size = output.size(dim);
-  const auto edge = [&](int64_t piece) {
-    return std::min(size, (size * piece / count + kAlignment - 1) / kAlignment * kAlignment);
-  };
+  const auto edge = [&](int64_t piece) { return std::min(size, at::round_up(size * piece / count, kAlignment)); };
   const int64_t begin = edge(i), length = (i + 1 == count ? size : edge(i + 1)) - begin;
   auto part = output.narrow(dim, begin, length);
   bool is_empty = !sum.adds;

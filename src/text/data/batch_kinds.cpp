@@ -1,5 +1,7 @@
 #include "text/data/batch_kinds.h"
 
+#include <ATen/ceil_div.h>
+
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -20,12 +22,10 @@ constexpr double kWorthALength = 0.02;
 // Batches with fewer rows than kLarge come with any number of rows. Their kinds have multiples of kRowMultiple.
 constexpr int64_t kLarge = 512, kRowMultiple = 32;
 
-int64_t multiple_of(int64_t multiple, int64_t rows) { return (rows + multiple - 1) / multiple * multiple; }
-
 /// To a multiple of an eighth of the next smaller power of two: 6 % of filler on average.
 int64_t rounded_rows(int64_t rows) {
-  return multiple_of(std::max(kRowMultiple, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)) / 8)),
-                     rows);
+  const auto eighth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)) / 8);
+  return at::round_up(rows, std::max(kRowMultiple, eighth));
 }
 
 using Histogram = std::map<int64_t, int64_t>;  // how often each number of rows comes up
@@ -64,7 +64,7 @@ BatchKinds::BatchKinds(const std::vector<BatchSize>& expected, int64_t max_token
   int64_t all_rows = 0;
   for (const BatchSize& size : expected) {
     const int64_t length = rounded_length(size.longest),
-                  rows = size.rows < kLarge ? multiple_of(kRowMultiple, size.rows) : size.rows;
+                  rows = size.rows < kLarge ? at::round_up(size.rows, kRowMultiple) : size.rows;
     ++by_length[length][rows];
     ++steps[length];
     all_rows += rows;

@@ -1,6 +1,7 @@
 #include "mezzo/text/data/batching.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ceil_div.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/tensor.h>
@@ -99,7 +100,7 @@ int64_t packed_rows(int64_t tokens) {
   // Matrix libraries build a kernel for each shape. A single text should not wait for filler.
   const int64_t share = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens))) / 16;
   const int64_t multiple = std::clamp<int64_t>(share, 1, 32);
-  return (tokens + multiple - 1) / multiple * multiple;
+  return at::round_up(tokens, multiple);
 }
 
 int64_t count_rows(const TokenizedTexts& texts,

@@ -1,5 +1,6 @@
 #include "mezzo/text/data/rows.h"
 
+#include <ATen/ceil_div.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -48,7 +49,7 @@ RowArena::~RowArena() {
 std::byte* RowArena::allocate(size_t bytes) {
   // Blocks grow, so that a few texts need little and many need few blocks.
   constexpr size_t kLeast = 1024, kMost = size_t{4} << 20;
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  bytes = at::round_up(bytes, kAlignment);
   if (blocks_.empty() || blocks_.back().size - used_ < bytes) {
     const size_t usual = blocks_.empty() ? kLeast : std::min(2 * blocks_.back().size, kMost);
     const int64_t before =
@@ -73,7 +74,7 @@ RowArena::Block RowArena::new_block(size_t size) {
   }
   memory_->in_memory_ -= more;
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  size = (size + page - 1) / page * page;
+  size = at::round_up(size, page);
   if (file_ < 0) file_ = open_unlinked(memory_->folder());
   // Space is taken now: a full disk would end the program by SIGBUS otherwise.
   const int error = ::posix_fallocate(file_, file_size_, static_cast<off_t>(size));

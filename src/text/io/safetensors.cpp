@@ -1,5 +1,6 @@
 #include "mezzo/text/io/safetensors.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
@@ -137,7 +138,7 @@ class Mapping {
   /// Drops the whole pages between two offsets.
   void drop(uint64_t begin, uint64_t end) const {
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    const uint64_t first = (begin + page - 1) / page * page, last = end / page * page;
+    const uint64_t first = at::round_up(begin, page), last = end / page * page;
     if (first < last) madvise(at(first), last - first, MADV_DONTNEED);
   }
 

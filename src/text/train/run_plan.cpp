@@ -1,5 +1,6 @@
 #include "text/train/run_plan.h"
 
+#include <ATen/ceil_div.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,19 +12,17 @@
 namespace mezzo::text {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t steps_per_epoch(const TrainConfig& config, int64_t num_texts) {
   TORCH_INTERNAL_ASSERT(config.shares > 0, "shares were not chosen");
-  const int64_t batches = ceil_div(num_texts, config.batch_size.value() * config.shares);
-  return ceil_div(batches, config.grad_accumulation);
+  const int64_t batches = at::ceil_div(num_texts, config.batch_size.value() * config.shares);
+  return at::ceil_div(batches, config.grad_accumulation);
 }
 
 /// Few texts need more epochs: fine-tuning takes a few hundred steps to converge (Mosbach et al. 2021; Zhang et al.
 /// 2021).
 double default_epochs(int64_t steps_per_epoch) {
   constexpr int64_t kEpochs = 3, kMostEpochs = 20, kLeastSteps = 300;
-  return static_cast<double>(std::clamp(ceil_div(kLeastSteps, steps_per_epoch), kEpochs, kMostEpochs));
+  return static_cast<double>(std::clamp(at::ceil_div(kLeastSteps, steps_per_epoch), kEpochs, kMostEpochs));
 }
 
 }  // namespace
@@ -85,7 +84,7 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
   const int64_t least = shares / ranks, more = shares % ranks;
   const int64_t first = rank * least + std::min<int64_t>(rank, more), own = least + (rank < more ? 1 : 0);
   for (const auto& batch : batches_of(texts, step)) {
-    for (int64_t place = 0; place < ceil_div(shares, ranks); ++place) {
+    for (int64_t place = 0; place < at::ceil_div<int64_t>(shares, ranks); ++place) {
       const int64_t share = std::min(first + place, shares - 1);
       auto dealt = place < own ? texts_of(share, batch, texts) : std::vector<int64_t>();
       const bool is_empty = dealt.empty();
@@ -117,7 +116,7 @@ RunPlan plan_run(const TrainConfig& given, int64_t num_texts, const Ranks& ranks
   plan.rank = ranks.rank();
   plan.ranks = ranks.size();
   plan.balance = config.balance == "tokens" ? Balance::kTokens : Balance::kRows;
-  plan.batches_per_epoch = ceil_div(num_texts, plan.batch_size);
+  plan.batches_per_epoch = at::ceil_div(num_texts, plan.batch_size);
   plan.steps_per_epoch = steps_per_epoch(config, num_texts);
   plan.eval_every = config.eval_every->in_steps(plan.steps_per_epoch);
   plan.save_every = config.save_every.in_steps(plan.steps_per_epoch);

@@ -1,6 +1,7 @@
 #include "text/train/run_setup.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -338,7 +339,7 @@ int64_t choose_max_length(std::vector<int64_t> counts, int64_t most) {
   constexpr int64_t kMultiple = 32, kTruncatedOf = 100;
   const auto longest_kept = counts.begin() + std::ssize(counts) / kTruncatedOf;
   std::ranges::nth_element(counts, longest_kept, std::greater());
-  return std::min((*longest_kept + kMultiple - 1) / kMultiple * kMultiple, most);
+  return std::min(at::round_up(*longest_kept, kMultiple), most);
 }
 
 /// 5e-5 for BERT-base. Narrow models take larger steps. Authors recommend about 2e-5 for BERT-large, and up to 3e-4 for
