@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/check_arguments.h"
+#include "kernels/cpu/update_order.h"
 #include "kernels/dense_layout.h"
 #include "kernels/device_kernels.h"
 #include "kernels/dtypes.h"
@@ -197,6 +198,17 @@ struct UpdateLists {
   std::optional<int64_t> rounding_seed;
 };
 
+/// Moves the slots that ask for it near the CPU threads that update them.
+void place_slots(const ParameterUpdates& updates, const std::vector<at::Tensor>& params) {
+  for (size_t slot = 0; slot < updates.front().slots.size(); ++slot) {
+    std::vector<at::Tensor> slots;
+    for (const ParameterUpdate& update : updates) {
+      slots.push_back(update.places_slots ? update.slots[slot] : at::Tensor());
+    }
+    cpu::place_in_update_order(params, slots);
+  }
+}
+
 /// The updates that a kernel for dense gradients takes.
 template <class Settings>
 const ParameterUpdates& with_dense_gradients(const ParameterUpdates& updates,
@@ -305,6 +317,9 @@ struct UpdateOperator {
 
   void operator()(const ParameterUpdates& updates, const GradientFactors& factors, Own... own) const {
     const UpdateLists lists(updates);
+    if (std::ranges::any_of(updates, &ParameterUpdate::places_slots)) {
+      place_slots(updates, lists.params);
+    }
     op(lists.params, lists.gradients, lists.half_copies, lists.steps, lists.slots, lists.lrs, lists.weight_decays,
        lists.indices, lists.rounding_seed, if_defined(factors.inv_scale), if_defined(factors.clip),
        if_defined(factors.found_inf), if_defined(factors.lr), own...);

@@ -19,6 +19,7 @@ struct ParameterUpdate {
   double weight_decay = 0;
   uint32_t index = 0;                     ///< among the optimizer's parameters
   std::optional<uint64_t> rounding_seed;  ///< round a bfloat16 `param` stochastically; nullopt: to nearest
+  bool places_slots = false;              ///< whether to move `slots` near the CPU threads that update them
 };
 
 /// Values that all updates of a step share: 0-dim tensors on the parameters' device, float32 unless said, so that

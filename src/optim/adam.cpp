@@ -67,12 +67,8 @@ void AdamW::catch_up() const {
   }
 }
 
-bool AdamW::zero_deferred_rows(const at::Tensor& parameter) {
-  if (!deferred_ || !deferred_->table().is_same(parameter)) {
-    return false;
-  }
-  deferred_->zero_gradient();
-  return true;
+detail::DeferredRows* AdamW::deferred_rows(const at::Tensor& parameter) {
+  return deferred_ && deferred_->table().is_same(parameter) ? deferred_.get() : nullptr;
 }
 
 }  // namespace mezzo

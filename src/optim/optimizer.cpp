@@ -10,12 +10,14 @@
 #include <set>
 #include <utility>
 
+#include "kernels/cpu/update_order.h"
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/grouped.h"
 #include "kernels/parameter_update.h"
 #include "memory/recording_scope.h"
 #include "optim/check_number.h"
+#include "optim/deferred_rows.h"
 
 namespace mezzo {
 namespace detail {
@@ -252,11 +254,28 @@ void Optimizer::zero_grad(bool set_to_none) {
     }
   };
   for (const at::Tensor& parameter : detail::all_parameters(*this)) {
-    if (!zero_deferred_rows(parameter)) {
+    if (auto* const rows = deferred_rows(parameter); rows != nullptr) {
+      rows->zero_gradient();
+    } else {
       zero(parameter);
       zero(half_copy_of(parameter));
     }
   }
+}
+
+void Optimizer::place_weights() {
+  if (!kernels::cpu::uses_numa_nodes()) {
+    return;
+  }
+  std::vector<at::Tensor> params, half_copies;
+  for (const at::Tensor& parameter : detail::all_parameters(*this)) {
+    if (deferred_rows(parameter) == nullptr) {  // a step updates few of its rows
+      params.push_back(parameter);
+      half_copies.push_back(half_copy_of(parameter));
+    }
+  }
+  kernels::cpu::place_in_update_order(params, params);
+  kernels::cpu::place_in_update_order(params, half_copies);
 }
 
 at::Tensor Optimizer::step(LossClosure closure) {
@@ -328,7 +347,8 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
                              .lr = lr,
                              .weight_decay = std::get<double>(weight_decay),
                              .index = number,
-                             .rounding_seed = options_.stochastic_rounding_seed};
+                             .rounding_seed = options_.stochastic_rounding_seed,
+                             .places_slots = new_states_.erase(key) > 0};
       int64_t* count = nullptr;
       if (state.step != nullptr) {
         update.step = *state.step;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cpu/update_order.h"
 #include "kernels/dtypes.h"
 #include "memory/recording_scope.h"
 #include "mezzo/optim/optimizer.h"
@@ -50,6 +51,11 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
                                                  bool replaces) {
   auto* const key = parameter.unsafeGetTensorImpl();
   StateTensors result;
+  const auto places_new = [&] {
+    if (kernels::cpu::uses_numa_nodes()) {
+      new_states_.insert(key);
+    }
+  };
   const auto use = [&](at::Tensor& tensor, std::string_view name) {
     const auto options = options_of(name, parameter);
     if (!tensor.defined() || (replaces && tensor.sizes() != sizes_of(name, parameter))) {
@@ -57,12 +63,14 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
                   " has its first gradient in a recorded step. Each replay would set its state to 0 again. Give it a "
                   "gradient in a warm-up call");
       tensor = name == kStep ? at::zeros({}, options) : at::zeros_like(parameter, options, at::MemoryFormat::Preserve);
+      places_new();
     } else if (tensor.device() != options.device() || tensor.dtype() != options.dtype()) {
       TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: in a recorded step, ",
                   detail::labelled_parameter(*this, parameter),
                   " has another dtype or device than its state. Call step() once before the recording");
       check_groups();  // the optimizer may not train the new dtype
       tensor = tensor.to(options);
+      places_new();
       if (int64_t* const count = count_of(key); name == kStep && count != nullptr) {
         *count = tensor.item<int64_t>();
       }

@@ -11,9 +11,6 @@
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo {
-namespace detail {
-class DeferredRows;
-}
 
 /// The options of torch::optim::AdamOptions, with the same defaults. A group's options have
 /// LibTorch's class: cast them to torch::optim::AdamOptions.
@@ -76,7 +73,7 @@ class AdamW : public detail::OptimizerOf<AdamWOptions, torch::optim::AdamWOption
   void update(const torch::optim::OptimizerOptions& options,
               const std::vector<ParameterUpdate>& updates,
               const GradientFactors& factors) override;
-  bool zero_deferred_rows(const at::Tensor& parameter) override;
+  detail::DeferredRows* deferred_rows(const at::Tensor& parameter) override;
 
  private:
   std::shared_ptr<detail::DeferredRows> deferred_;

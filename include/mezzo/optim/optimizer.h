@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@
 
 namespace mezzo {
 
+namespace detail {
+class DeferredRows;
+}
 struct GradientFactors;  // of src/kernels/parameter_update.h
 struct ParameterUpdate;
 
@@ -72,6 +76,9 @@ class ParamGroups {
 /// Parameters of float16 or bfloat16 have float32 moments, unlike in PyTorch. On the CPU, dense
 /// float32, float16 and bfloat16 tensors are updated by kernels whose results do not depend on the
 /// number of threads. All other tensors are updated by LibTorch's fused operations.
+///
+/// On a host with several NUMA nodes, a parameter's first step moves its moments near the CPU
+/// threads that update them. Pointers to their data are invalid then.
 ///
 /// Names of parameters are optional, and two parameters may share a name. Not thread-safe. A call
 /// waits for the device only if its comment says so.
@@ -140,6 +147,12 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 if the last step was skipped, else 0: float32, 0-dim; undefined if nothing was checked.
   at::Tensor found_inf() const override { return found_inf_; }
+
+  /// On a host with several NUMA nodes, moves parameters and half copies near the CPU threads that
+  /// update them; else does nothing. Pointers to their data are invalid then. Do not call it for
+  /// parameters in shared memory. A table of deferred rows stays. Call it once, before training and
+  /// after `AdamW::defer_rows`. `mezzo train` calls it.
+  void place_weights();
 
   /// See AmpScalingOptimizer.
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
@@ -227,9 +240,8 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   bool maximizes() const { return options_.maximize; }
   /// Whether updates of bfloat16 parameters round at random.
   bool rounds_stochastically() const { return options_.stochastic_rounding_seed.has_value(); }
-  /// Sets the gradients of a parameter's rows to 0, if updates of other rows wait; else returns
-  /// false.
-  virtual bool zero_deferred_rows(const at::Tensor& /*parameter*/) { return false; }
+  /// Of a parameter whose rows are updated when they are read; else null.
+  virtual detail::DeferredRows* deferred_rows(const at::Tensor& /*parameter*/) { return nullptr; }
 
   /// Writes step counts and learning rate from a device into the groups and the state, before
   /// LibTorch's templates save them. Waits for the device.
@@ -277,6 +289,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   size_t num_checked_ = 0;                             // parameters
   std::unordered_map<const void*, at::Tensor> steps_;  // step counts, where the kernels read and write them
   at::Tensor grad_norm_, found_inf_;
+  std::unordered_set<const void*> new_states_;  // of parameters, whose moments the next step moves
 };
 
 namespace detail {

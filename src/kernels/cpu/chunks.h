@@ -13,14 +13,16 @@ struct Chunk {
   int64_t begin, count;
 };
 
+/// Elements of a chunk, but for the last one of a tensor.
+constexpr int64_t kChunk = int64_t{1} << 16;
+
 /// Cuts tensors of `sizes` elements into chunks that do not depend on the number of threads, so
 /// that neither do sums over them.
 inline std::vector<Chunk> cut_into_chunks(const std::vector<int64_t>& sizes) {
-  constexpr int64_t kElements = int64_t{1} << 16;
   std::vector<Chunk> chunks;
   for (size_t tensor = 0; tensor < sizes.size(); ++tensor) {
-    for (int64_t begin = 0; begin < sizes[tensor]; begin += kElements) {
-      chunks.push_back({tensor, begin, std::min(kElements, sizes[tensor] - begin)});
+    for (int64_t begin = 0; begin < sizes[tensor]; begin += kChunk) {
+      chunks.push_back({tensor, begin, std::min(kChunk, sizes[tensor] - begin)});
     }
   }
   return chunks;

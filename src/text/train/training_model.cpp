@@ -117,12 +117,13 @@ TrainingModel::TrainingModel(const TrainConfig& config,
     }
   }
   make_optimizer(config);
-  if (ranks.size() > 1) {
-    exchange_gradients(config);
-  }
   if (const auto table = deferred_table(config, *model_, ranks.size()); table.defined()) {
     deferring_ = dynamic_cast<AdamW*>(whole_.get());
     deferring_->defer_rows(table);
+  }
+  if (whole_) whole_->place_weights();
+  if (ranks.size() > 1) {
+    exchange_gradients(config);
   }
   if (config.ema_decay > 0) {
     average_.emplace(parameters_, config.ema_decay);
