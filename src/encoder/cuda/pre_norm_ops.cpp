@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/promote_types.h>
 
 #include "encoder/cuda/block_ops.h"

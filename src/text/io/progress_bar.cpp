@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "text/io/printable.h"
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
